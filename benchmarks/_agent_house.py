@@ -39,13 +39,16 @@ from rookery.llm.secrets import KeyRing, SecretStr
 from rookery.loop.tools import ToolCall, ToolContext, ToolOutput, ToolSpec
 from rookery.runtime import garbage
 from rookery.runtime.clock import SystemClock
-from rookery.store import chat_settings, machine, model_configs, providers, settings
-from rookery.store.hints import ChatHint, Hint
+from rookery.store import machine
+from rookery.store.db.hints import ChatHint, Hint
+from rookery.store.db.pool import Database
+from rookery.store.db.pubsub import Bus, Listener, Notifier
 from rookery.store.machine import ChatSpec, Machine
-from rookery.store.model_configs import ModelConfigDraft
-from rookery.store.pool import Database
-from rookery.store.providers import ProviderDraft
-from rookery.store.pubsub import Bus, Listener, Notifier
+from rookery.store.models import model_configs, providers
+from rookery.store.models.model_configs import ModelConfigDraft
+from rookery.store.models.providers import ProviderDraft
+from rookery.store.settings import chats as settings_chats
+from rookery.store.settings import settings
 from rookery.tools.turn import PlainToolbox
 from rookery.worker.parts import EpisodeKey
 from rookery.worker.worker import Worker, WorkerParts
@@ -209,7 +212,7 @@ class House:
     async def limit(self, running_roots: int) -> None:
         """How many chats may work at once; 0 is no limit."""
         async with self.database.api.acquire() as conn:
-            await settings.write_setting(conn, chat_settings.SETTING, value={"running_roots": running_roots})
+            await settings.write_setting(conn, settings_chats.SETTING, value={"running_roots": running_roots})
         self.bus.resync()
 
     async def requests(self) -> list[tuple[str, float, float]]:
@@ -292,7 +295,7 @@ async def open_house(base: str, database: Database, session: aiohttp.ClientSessi
             " VALUES ($1, 'bench', 'bench', 1, 'bench', 1)",
             worker_id,
         )
-        await settings.write_setting(conn, chat_settings.SETTING, value={"running_roots": 0})
+        await settings.write_setting(conn, settings_chats.SETTING, value={"running_roots": 0})
         # Labels and summaries follow a turn; asked from the same provider, they would be taken for steps.
         nobody = {"mode": "model", "model_config_id": str(uuid4())}
         await settings.write_setting(conn, "models", value={"title_generation": nobody})

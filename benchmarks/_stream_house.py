@@ -35,13 +35,17 @@ from rookery.domain.chat.states import Status
 from rookery.llm.secrets import KeyRing, SecretStr
 from rookery.runtime import garbage
 from rookery.settings import Settings, load
-from rookery.store import chat_settings, machine, model_configs, providers, settings, tokens, users
-from rookery.store.hints import ChatHint
+from rookery.store import machine
+from rookery.store.db.hints import ChatHint
+from rookery.store.db.pool import Database
 from rookery.store.machine import ChatSpec
-from rookery.store.model_configs import ModelConfigDraft
-from rookery.store.pool import Database
-from rookery.store.providers import ProviderDraft
-from rookery.store.users import UserDraft
+from rookery.store.models import model_configs, providers
+from rookery.store.models.model_configs import ModelConfigDraft
+from rookery.store.models.providers import ProviderDraft
+from rookery.store.people import tokens, users
+from rookery.store.people.users import UserDraft
+from rookery.store.settings import chats as settings_chats
+from rookery.store.settings import settings
 from rookery.stream.listening import serving
 
 MERGE_SECONDS = 0.027  # in the middle of the window that live parts are merged in
@@ -264,7 +268,7 @@ async def _prepare(database: Database, base: str) -> tuple[list[tuple[UUID, str]
             user = await users.create_user(conn, draft)
             token = await tokens.create_token(conn, user.id, name=name, scopes={Scope.ALL}, now=user.created_at)
             people.append((user.id, token.secret))
-        await settings.write_setting(conn, chat_settings.SETTING, value={"running_roots": 0})
+        await settings.write_setting(conn, settings_chats.SETTING, value={"running_roots": 0})
         # Labels and summaries follow a turn; asked from the same provider, they would be taken for steps.
         nobody = {"mode": "model", "model_config_id": str(uuid4())}
         await settings.write_setting(conn, "models", value={"title_generation": nobody})

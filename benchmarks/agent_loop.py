@@ -34,10 +34,11 @@ from benchmarks.token_decode import WIRES, WORD
 
 from rookery.domain.chat.messages import NewMessage, Role
 from rookery.domain.chat.parts import Text
-from rookery.store import machine, migrate
-from rookery.store.embedded.server import EmbeddedServer
+from rookery.store import machine
+from rookery.store.db import migrate
+from rookery.store.db.embedded.server import EmbeddedServer
+from rookery.store.db.pool import Database, DatabaseConfig
 from rookery.store.machine import ChatSpec, Limits
-from rookery.store.pool import Database, DatabaseConfig
 from rookery.worker.memory import trim_heap
 from rookery.worker.parts import EpisodeKey
 

@@ -26,11 +26,11 @@ import asyncpg
 import msgspec
 import uvloop
 
-from rookery.store import migrate
-from rookery.store.embedded.server import EmbeddedServer
-from rookery.store.hints import ChatHint
-from rookery.store.pool import Database, DatabaseConfig
-from rookery.store.pubsub import Bus, Notifier
+from rookery.store.db import migrate
+from rookery.store.db.embedded.server import EmbeddedServer
+from rookery.store.db.hints import ChatHint
+from rookery.store.db.pool import Database, DatabaseConfig
+from rookery.store.db.pubsub import Bus, Notifier
 
 WRITERS, LISTENERS = 16, 4
 CHANNEL = "rookery_update"

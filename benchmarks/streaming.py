@@ -28,9 +28,9 @@ from benchmarks._agent_house import serving
 from benchmarks._stream_house import House, open_house, resident_kib
 from benchmarks.token_decode import PATHS
 
-from rookery.store import migrate
-from rookery.store.embedded.server import EmbeddedServer
-from rookery.store.pool import DatabaseConfig
+from rookery.store.db import migrate
+from rookery.store.db.embedded.server import EmbeddedServer
+from rookery.store.db.pool import DatabaseConfig
 
 # architecture.md, "Budgets".
 PACED_BUDGET, BURST_BUDGET = 1.6, 3.0

@@ -28,11 +28,12 @@ import uvloop
 from rookery.domain.chat.messages import NewMessage, NewQueuedMessage, Role, StepFigures
 from rookery.domain.chat.parts import Text
 from rookery.domain.chat.transitions import BusyBehavior
-from rookery.store import machine, migrate
-from rookery.store.embedded.server import EmbeddedServer
-from rookery.store.hints import Hint
+from rookery.store import machine
+from rookery.store.db import migrate
+from rookery.store.db.embedded.server import EmbeddedServer
+from rookery.store.db.hints import Hint
+from rookery.store.db.pool import Database, DatabaseConfig
 from rookery.store.machine import ChatSpec, Machine, ownership
-from rookery.store.pool import Database, DatabaseConfig
 
 CPU_BUDGET = 2.5
 GROWTH_BUDGET = 1.5

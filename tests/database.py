@@ -30,7 +30,7 @@ from typing import IO
 
 import asyncpg
 
-from rookery.store.embedded import account as accounts
+from rookery.store.db.embedded import account as accounts
 
 PASSWORD = "correct horse"  # of role rookery, for logins over TCP; the socket asks for none
 TEMPLATE = "rookery_template"
@@ -140,7 +140,7 @@ async def _prepare(server: Server) -> None:
         f"CREATE ROLE rookery LOGIN CREATEDB PASSWORD '{PASSWORD}'",
         f"CREATE DATABASE {TEMPLATE} OWNER rookery",
     )
-    from rookery.store import migrate  # here, because the server is also started by this file as a script
+    from rookery.store.db import migrate  # here, because the server is also started by this file as a script
 
     connection = await asyncpg.connect(server.url(TEMPLATE))
     try:

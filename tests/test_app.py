@@ -23,10 +23,10 @@ from rookery.domain.chat.parts import Text
 from rookery.llm.errors import TransportError
 from rookery.llm.secrets import KeyRing, new_key
 from rookery.settings import Settings, SettingsError
-from rookery.store.embedded.data_dir import DataDirLock, Use
-from rookery.store.errors import DatabaseUnsuitable, DataDirInUse, EmbeddedServerError
-from rookery.store.pool import Database
-from rookery.store.workspace_requests import Requested
+from rookery.store.db.embedded.data_dir import DataDirLock, Use
+from rookery.store.db.errors import DatabaseUnsuitable, DataDirInUse, EmbeddedServerError
+from rookery.store.db.pool import Database
+from rookery.store.workspaces.requests import Requested
 from rookery.worker.parts import EpisodeKey
 from rookery.workspaces.agent_http import ChatHeaders
 from rookery.workspaces.dialing import Reach

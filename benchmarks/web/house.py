@@ -22,8 +22,8 @@ from benchmarks.web.probe import PROBE
 from benchmarks.web.provider import providing
 
 from rookery.domain.chat.messages import Role
-from rookery.store.embedded.server import EmbeddedServer
-from rookery.store.pool import Database, DatabaseConfig
+from rookery.store.db.embedded.server import EmbeddedServer
+from rookery.store.db.pool import Database, DatabaseConfig
 from tests.browser.rested import rest_chat
 from tests.cli.served import Served, serving
 

@@ -32,14 +32,14 @@ from rookery.metrics.process import Build, PubSub
 from rookery.relaying import agent_peers, relay_sockets
 from rookery.runtime.clock import Clock, SystemClock
 from rookery.settings import Settings, is_in_the_clear
-from rookery.store import migrate, replicas
 from rookery.store.authorized.store import Store
-from rookery.store.logins import Logins
+from rookery.store.db import migrate, replicas
+from rookery.store.db.pool import Database
+from rookery.store.db.pubsub import Bus, Listener, Notifier, NotifyProbe
+from rookery.store.db.replicas import Presence
 from rookery.store.machine import Machine
-from rookery.store.passwords import Passwords
-from rookery.store.pool import Database
-from rookery.store.pubsub import Bus, Listener, Notifier, NotifyProbe
-from rookery.store.replicas import Presence
+from rookery.store.people.logins import Logins
+from rookery.store.people.passwords import Passwords
 from rookery.stream.relay.service import Listening, Relay
 from rookery.stream.service import StreamParts, Streams
 from rookery.stream.standing import ReadTeller, StandingCheck

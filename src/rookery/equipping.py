@@ -12,10 +12,10 @@ from rookery.llm.secrets import KeyRing
 from rookery.runtime.clock import Clock
 from rookery.settings import Settings
 from rookery.store.authorized.store import Store
+from rookery.store.db.pubsub import Bus
+from rookery.store.db.replicas import Replica
 from rookery.store.machine import Machine, Publisher
-from rookery.store.pubsub import Bus
-from rookery.store.replicas import Replica
-from rookery.store.workspaces import Workspace
+from rookery.store.workspaces.workspaces import Workspace
 from rookery.tools.toolbox import ToolboxParts, WorkspaceToolbox
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.protocol import Driver

@@ -9,9 +9,9 @@ from pathlib import Path
 import asyncpg
 
 from rookery.runtime import replica_slots
-from rookery.store.pool import Database
-from rookery.store.pubsub import Listener
-from rookery.store.replicas import Presence
+from rookery.store.db.pool import Database
+from rookery.store.db.pubsub import Listener
+from rookery.store.db.replicas import Presence
 from rookery.telemetry.loop_lag import LagMonitor
 from rookery.worker.config import WorkerConfig
 

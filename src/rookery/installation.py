@@ -14,17 +14,19 @@ from rookery.llm import secrets
 from rookery.llm.secrets import KeyRing
 from rookery.runtime.clock import Clock
 from rookery.settings import Problem, Settings, SettingsError
-from rookery.store import migrate, pool, providers, setting_pins
-from rookery.store.embedded import server as embedded
-from rookery.store.embedded.data_dir import DataDirLock, Use, prepare_data_dir, require_database
-from rookery.store.embedded.server import EmbeddedServer
-from rookery.store.env_providers import ensure_env_providers
-from rookery.store.errors import DataDirInUse, EmbeddedServerError
-from rookery.store.hints import ConfigHint
-from rookery.store.name_repair import repair_names
-from rookery.store.offline_model import ensure_model
-from rookery.store.pool import Database, DatabaseConfig
-from rookery.store.pubsub import Bus, Notifier
+from rookery.store.db import migrate, pool
+from rookery.store.db.embedded import server as embedded
+from rookery.store.db.embedded.data_dir import DataDirLock, Use, prepare_data_dir, require_database
+from rookery.store.db.embedded.server import EmbeddedServer
+from rookery.store.db.errors import DataDirInUse, EmbeddedServerError
+from rookery.store.db.hints import ConfigHint
+from rookery.store.db.pool import Database, DatabaseConfig
+from rookery.store.db.pubsub import Bus, Notifier
+from rookery.store.models import providers
+from rookery.store.models.env_providers import ensure_env_providers
+from rookery.store.models.offline_model import ensure_model
+from rookery.store.people.name_repair import repair_names
+from rookery.store.settings import locked
 from rookery.telemetry.log import get_logger
 from rookery.workspaces.specs import Specs
 
@@ -197,8 +199,8 @@ async def apply_pins(database: Database, environ: Mapping[str, str], *, clock: C
     """Put the runtime settings into effect that the environment decides; replicas that run already learn of it."""
     try:
         async with database.api.acquire() as conn:
-            has_changed = await setting_pins.apply(conn, environ, now=clock.now())
-    except setting_pins.PinError as error:
+            has_changed = await locked.apply(conn, environ, now=clock.now())
+    except locked.PinError as error:
         raise SettingsError([Problem(name, "environment", text) for name, text in error.problems], []) from error
     if has_changed:
         notifier = Notifier(database.worker, Bus())

@@ -12,7 +12,7 @@ import asyncpg
 from rookery.llm.secrets import KeyRing
 from rookery.runtime.clock import Clock
 from rookery.settings import Problem, Settings, SettingsError
-from rookery.store.embedded.data_dir import make_socket_dir
+from rookery.store.db.embedded.data_dir import make_socket_dir
 from rookery.stream.relay import kept, service
 from rookery.stream.relay.agents import AgentPeers
 from rookery.stream.relay.service import Listening, Reach

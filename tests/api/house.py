@@ -19,13 +19,14 @@ from rookery.domain.models.options import ProviderType
 from rookery.llm import secrets as sealing
 from rookery.runtime.clock import Clock, SystemClock
 from rookery.settings import Settings, load
-from rookery.store import model_configs, providers, tokens, users
-from rookery.store import settings as stored_settings
-from rookery.store.model_configs import ModelConfigDraft
-from rookery.store.passwords import Passwords
-from rookery.store.pool import Database
-from rookery.store.providers import ProviderDraft
-from rookery.store.users import User, UserDraft
+from rookery.store.db.pool import Database
+from rookery.store.models import model_configs, providers
+from rookery.store.models.model_configs import ModelConfigDraft
+from rookery.store.models.providers import ProviderDraft
+from rookery.store.people import tokens, users
+from rookery.store.people.passwords import Passwords
+from rookery.store.people.users import User, UserDraft
+from rookery.store.settings import settings as stored_settings
 from rookery.stream.listening import serving
 from rookery.worker import titling
 from rookery.worker.config import WorkerConfig

@@ -15,7 +15,8 @@ from rookery.domain.chat import parts
 from rookery.domain.chat.approvals import Offers
 from rookery.domain.chat.messages import NewMessage, Role
 from rookery.domain.chat.parts import ToolCall
-from rookery.store import approvals, machine
+from rookery.store import machine
+from rookery.store.chats import approvals
 from rookery.store.machine import ChatSpec, Question, Tx
 from tests.api.house import House, Person
 from tests.api.talk import CHATS, Talk, fields
@@ -45,7 +46,7 @@ async def ask(talk: Talk, chat: str, *call_ids: str, args: dict[str, object] = A
 
     async def park(tx: Tx) -> None:
         await machine.commit_step(tx, [NewMessage(role=Role.ASSISTANT, content=content)])
-        asked = [Question(call, OFFERS) for call in await machine.calls.turn_calls(tx)]
+        asked = [Question(call, OFFERS) for call in await machine.open_calls.turn_calls(tx)]
         await machine.ask_approvals(tx, asked)
 
     await talk.act(chat, park)
@@ -405,7 +406,7 @@ async def test_always_for_a_call_longer_than_a_pattern_says_what_to_do_instead(t
     async def park(tx: Tx) -> None:
         await machine.commit_step(tx, [NewMessage(role=Role.ASSISTANT, content=content)])
         offers = rules_of_approvals.offers(None, ("execute",), args)
-        await machine.ask_approvals(tx, [Question(call, offers) for call in await machine.calls.turn_calls(tx)])
+        await machine.ask_approvals(tx, [Question(call, offers) for call in await machine.open_calls.turn_calls(tx)])
 
     await talk.act(chat, park)
 

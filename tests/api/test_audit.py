@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from rookery.domain.access.rights import Role
-from rookery.store import audit, job_runs, paging
-from rookery.store.audit import Event
-from rookery.store.job_runs import JobOutcome, JobRun
+from rookery.store.db import job_runs, page_cursors
+from rookery.store.db.job_runs import JobOutcome, JobRun
+from rookery.store.people import audit
+from rookery.store.people.audit import Event
 from tests.api.house import House, Person
 
 PATH = "/api/v1/audit"
@@ -78,7 +79,7 @@ BAD_FILTERS: tuple[dict[str, str], ...] = (
     {"limit": "0"},
     {"limit": "201"},
     {"cursor": "nonsense"},
-    {"cursor": paging.encode(2**64 - 1)},
+    {"cursor": page_cursors.encode(2**64 - 1)},
     {"action": "a\0b"},
     {"resource_id": "\0"},
     {"actor": "ada"},

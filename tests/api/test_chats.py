@@ -7,9 +7,9 @@ import pytest
 
 from rookery.domain.access.rights import Role, Scope
 from rookery.domain.models.options import ProviderType
-from rookery.store import model_configs, providers
-from rookery.store.model_configs import ModelConfigDraft, ModelConfigPatch
-from rookery.store.providers import ProviderDraft, ProviderPatch
+from rookery.store.models import model_configs, providers
+from rookery.store.models.model_configs import ModelConfigDraft, ModelConfigPatch
+from rookery.store.models.providers import ProviderDraft, ProviderPatch
 from rookery.tools import registry
 from tests.api.house import House, Person
 from tests.api.talk import CHATS, TOOL, Talk, fields, text

@@ -11,7 +11,7 @@ import pytest
 
 from rookery.domain.chat import truncation
 from rookery.domain.models.context_window import Learned, LearnedFrom
-from rookery.store import model_windows
+from rookery.store.models import context_windows
 from tests.api.house import House, Person
 from tests.api.talk import CHATS, Talk
 from tests.api.test_workspaces import open_site
@@ -70,7 +70,7 @@ async def test_a_result_within_the_budget_is_stored_as_it_is(talk: Talk, kind: s
 async def test_a_result_is_cut_for_the_window_that_was_learned(talk: Talk) -> None:
     async with talk.house.database.api.acquire() as conn:
         for config in await conn.fetch("SELECT id FROM model_configs"):
-            await model_windows.learn(conn, config["id"], Learned(4_000, LearnedFrom.PROVIDER))
+            await context_windows.learn(conn, config["id"], Learned(4_000, LearnedFrom.PROVIDER))
     talk.house.replica.directory.invalidate()
     chat = await talk.asking()
 

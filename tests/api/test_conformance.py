@@ -32,7 +32,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from rookery.domain.access.rights import Role
-from rookery.store import templates as stored_templates
+from rookery.store.workspaces import templates as stored_templates
 from rookery.workspaces import templates
 from rookery.workspaces.service import as_push
 from rookery.workspaces.templates import TemplateFile

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from rookery.domain.access.rights import Role
-from rookery.store import links, setup, users
-from rookery.store.links import LinkKind
-from rookery.store.users import User
+from rookery.store.people import first_admin, one_time_links, users
+from rookery.store.people.one_time_links import LinkKind
+from rookery.store.people.users import User
 from tests.api.house import House, Person, open_house
 from tests.api.talk import Talk
 
@@ -127,14 +127,16 @@ class Reader:
 
     async def _setup_token(self) -> str:
         async with self.house.database.api.acquire() as conn:
-            token = await setup.ensure_token(conn, self.folder / "data", now=self.house.clock.now())
+            token = await first_admin.ensure_token(conn, self.folder / "data", now=self.house.clock.now())
         assert token is not None
         return token
 
     async def _link(self) -> str:
         user = await self._account()
         async with self.house.database.api.acquire() as conn:
-            made = await links.create_link(conn, user.id, kind=LinkKind.RESET, now=self.house.clock.now(), by=None)
+            made = await one_time_links.create_link(
+                conn, user.id, kind=LinkKind.RESET, now=self.house.clock.now(), by=None
+            )
         return made.secret
 
     @property

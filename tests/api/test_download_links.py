@@ -12,8 +12,8 @@ import pytest
 
 from rookery.api import download_links
 from rookery.domain.access.rights import Role
-from rookery.store import session_links
-from rookery.store.session_links import LinkKey, SignedTarget
+from rookery.store.people import signed_links
+from rookery.store.people.signed_links import LinkKey, SignedTarget
 from rookery.telemetry.redaction import hide_secrets
 from rookery.testing.clock import FakeClock
 from tests.api.doors import KEY, credentials, log_in, open_door
@@ -243,7 +243,7 @@ def test_garbage_is_no_signature(signature: str) -> None:
 def test_signature_counts_until_its_moment_and_for_its_key() -> None:
     now = FakeClock().now()
     key, other = LinkKey.of_session(b"k" * 32), LinkKey.of_session(b"o" * 32)
-    expires_at = session_links.expiry(now)
+    expires_at = signed_links.expiry(now)
     made = SignedTarget(FILE, key.sign(FILE, expires_at=expires_at))
     later = SignedTarget(FILE, made.signature.replace(str(int(expires_at.timestamp())), "99999999999"))
 

@@ -13,8 +13,8 @@ import pytest
 
 from rookery.api.limits import Limit, RateLimits
 from rookery.domain.access.rights import Role
-from rookery.store import users
-from rookery.store.users import UserPatch
+from rookery.store.people import users
+from rookery.store.people.users import UserPatch
 from rookery.testing.clock import FakeClock
 from tests.api.doors import open_door
 from tests.api.house import House, Person

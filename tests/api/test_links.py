@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from rookery.store.links import LIFETIME
+from rookery.store.people.one_time_links import LIFETIME
 from tests.api.doors import KEY, log_in
 from tests.api.house import PASSWORD, House, Person
 from tests.api.test_auth import closing_code, watch

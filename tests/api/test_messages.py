@@ -9,9 +9,9 @@ import pytest
 from rookery.api import answers
 from rookery.api.routers import chats
 from rookery.domain.chat.messages import ChatId
-from rookery.store import usage
-from rookery.store.spending import SpendSettings, write_spend_settings
-from rookery.store.usage import CallStatus, KeySource
+from rookery.store.models import usage
+from rookery.store.models.spending import SpendSettings, write_spend_settings
+from rookery.store.models.usage import CallStatus, KeySource
 from tests.api.doors import open_door
 from tests.api.house import House, Person
 from tests.api.talk import CALL_ID, CHATS, Talk, fields, said, text

@@ -10,7 +10,7 @@ import pytest
 
 from rookery.domain.access.rights import Role, Scope
 from rookery.domain.models.context_window import Learned, LearnedFrom
-from rookery.store import model_windows
+from rookery.store.models import context_windows
 from rookery.testing.fake_completions import Answer, FakeCompletions
 from rookery.testing.fake_server import Scenario, failure
 from tests.api.house import House, Person
@@ -295,8 +295,8 @@ async def test_window_in_force_and_what_was_learned_are_shown_and_can_be_forgott
     limit = made["context_limit"]
     assert (made["window"]["effective"], made["window"]["learned"], made["window"]["differs"]) == (limit, None, False)
     async with house.database.api.acquire() as conn:
-        await model_windows.learn(conn, UUID(made["id"]), Learned(limit // 2, LearnedFrom.PROVIDER))
-        await model_windows.report(conn, UUID(made["id"]), tokens=limit - 1)
+        await context_windows.learn(conn, UUID(made["id"]), Learned(limit // 2, LearnedFrom.PROVIDER))
+        await context_windows.report(conn, UUID(made["id"]), tokens=limit - 1)
 
     seen = (await audrey.http.get(path)).json()["window"]
     assert (seen["effective"], seen["learned"], seen["learned_from"]) == (limit // 2, limit // 2, "provider")

@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from rookery.domain.access.rights import Role
-from rookery.store import search
+from rookery.store.chats import search
 from tests.api.house import House, Person
 from tests.api.talk import CHATS, Talk
 from tests.api.town import REASON, child_of

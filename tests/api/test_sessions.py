@@ -13,8 +13,8 @@ from websockets.typing import Origin, Subprotocol
 from rookery.api.limits import Limit, RateLimits
 from rookery.api.origins import Origins
 from rookery.domain.access.rights import Role
-from rookery.store import credentials as secrets
-from rookery.store.credentials import Credential, Kind
+from rookery.store.people import credentials as secrets
+from rookery.store.people.credentials import Credential, Kind
 from rookery.testing import FakeClock
 from tests.api.described import ALL, DOCUMENT
 from tests.api.doors import KEY, credentials, log_in, open_door

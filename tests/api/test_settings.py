@@ -11,8 +11,8 @@ import asyncpg
 import pytest
 
 from rookery.domain.access.rights import Role
-from rookery.store import setting_groups, setting_pins, settings
-from rookery.store.setting_pins import PinError
+from rookery.store.settings import groups, locked, settings
+from rookery.store.settings.locked import PinError
 from tests.api.house import House, Person
 
 
@@ -33,7 +33,7 @@ async def entries(root: Person) -> list[dict[str, Any]]:
 async def test_administrator_sees_every_group_with_its_defaults(house: House, root: Person) -> None:
     found = (await root.http.get("/api/v1/settings")).json()["groups"]
 
-    assert set(found) == set(setting_groups.GROUPS)
+    assert set(found) == set(groups.GROUPS)
     assert found["spend"] == {
         "values": {"enabled": False, "default_limit_micros": 0, "period": "month"},
         "pinned": [],
@@ -204,7 +204,7 @@ async def test_stored_value_that_cannot_be_read_counts_as_not_set(house: House, 
 
 async def apply(house: House, **environ: str) -> bool:
     async with house.database.api.acquire() as conn:
-        return await setting_pins.apply(conn, environ, now=house.clock.now())
+        return await locked.apply(conn, environ, now=house.clock.now())
 
 
 async def test_pinned_key_is_in_effect_listed_and_refused(house: House, root: Person, ada: Person) -> None:
@@ -238,9 +238,7 @@ async def test_key_whose_pin_ends_is_what_it_was(house: House, root: Person) -> 
 
 def test_pins_that_cannot_be_are_told_together() -> None:
     with pytest.raises(PinError) as raised:
-        setting_pins.read_environ(
-            {"ROOKERY_PIN_CHATS_COLOUR": "red", "ROOKERY_PIN_SPEND_ENABLED": "maybe", "HOME": "/"}
-        )
+        locked.read_environ({"ROOKERY_PIN_CHATS_COLOUR": "red", "ROOKERY_PIN_SPEND_ENABLED": "maybe", "HOME": "/"})
 
     assert [name for name, _ in raised.value.problems] == ["ROOKERY_PIN_CHATS_COLOUR", "ROOKERY_PIN_SPEND_ENABLED"]
 

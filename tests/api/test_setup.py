@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rookery.store import setup
+from rookery.store.people import first_admin
 from tests.api.doors import KEY, open_door
 from tests.api.house import PASSWORD, House, open_house
 from tests.waiting import until
@@ -21,7 +21,7 @@ class NewHouse:
     def __init__(self, house: House, token: str, data_dir: Path) -> None:
         self.house = house
         self.token = token
-        self.file = data_dir / setup.TOKEN_FILE
+        self.file = data_dir / first_admin.TOKEN_FILE
 
     def body(self, **changes: Any) -> dict[str, Any]:
         return {"token": self.token, "email": "root@example.test", "password": PASSWORD, **changes}
@@ -32,7 +32,7 @@ async def new(database_url: str, tmp_path: Path) -> AsyncIterator[NewHouse]:
     async with open_house(database_url, tmp_path) as house:
         data_dir = tmp_path / "data"
         async with house.database.api.acquire() as conn:
-            token = await setup.ensure_token(conn, data_dir, now=house.clock.now())
+            token = await first_admin.ensure_token(conn, data_dir, now=house.clock.now())
         assert token is not None
         yield NewHouse(house, token, data_dir)
 

@@ -19,9 +19,10 @@ import pytest
 from rookery.api.edge import Edge
 from rookery.domain.access.rights import Role
 from rookery.domain.chat.messages import ChatId
-from rookery.store import setting_pins, usage
-from rookery.store.spending import SpendSettings, write_spend_settings
-from rookery.store.usage import CallStatus, KeySource
+from rookery.store.models import usage
+from rookery.store.models.spending import SpendSettings, write_spend_settings
+from rookery.store.models.usage import CallStatus, KeySource
+from rookery.store.settings import locked
 from rookery.worker.titling import NoTitle
 from tests.api.described import ALL
 from tests.api.doors import KEY, open_door
@@ -302,7 +303,7 @@ class Story:
     async def change_settings(self) -> None:
         pins = {f"ROOKERY_PIN_{group}_{key}".upper(): value for group, (key, value, _) in PINNED.items()}
         async with self.town.house.database.api.acquire() as conn:
-            await setting_pins.apply(conn, pins, now=self.town.house.clock.now())
+            await locked.apply(conn, pins, now=self.town.house.clock.now())
         for group, (key, _, value) in PINNED.items():
             await self.ask("PUT", f"/settings/{group}", json={key: value})
             await self.ask("PUT", f"/settings/{group}", json={}, headers={"If-Match": "2020-01-01T00:00:00Z"})
@@ -310,7 +311,7 @@ class Story:
     async def spend_everything(self) -> None:
         chat = await self.talk.create()
         async with self.town.house.database.api.acquire() as conn:
-            await setting_pins.apply(conn, {}, now=self.town.house.clock.now())
+            await locked.apply(conn, {}, now=self.town.house.clock.now())
             await write_spend_settings(conn, SpendSettings(enabled=True, default_limit_micros=10))
             provider, model = (await conn.fetch("SELECT provider_id, id FROM model_configs LIMIT 1"))[0]
             await usage.record_call(conn, dear_call(self.owner, chat, provider, model))

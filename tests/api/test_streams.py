@@ -19,10 +19,10 @@ from websockets.typing import Origin, Subprotocol
 
 from rookery.api.origins import Origins
 from rookery.domain.access.rights import Role, Scope
-from rookery.store import tokens
-from rookery.store.hints import AccessHint
-from rookery.store.pool import Connection
-from rookery.store.tokens import AuthenticatedToken
+from rookery.store.db.hints import AccessHint
+from rookery.store.db.pool import Connection
+from rookery.store.people import tokens
+from rookery.store.people.tokens import AuthenticatedToken
 from tests.api.doors import credentials, log_in, open_door
 from tests.api.house import House, Person
 from tests.api.talk import CHATS, Talk, said

@@ -15,8 +15,8 @@ from rookery.api.edge import Edge
 from rookery.llm.connect import Connector
 from rookery.llm.scripted import Fail, Say, Scripts, Step, Wait
 from rookery.llm.types import ErrorKind
-from rookery.store import shares
-from rookery.store.shares import SharingSettings
+from rookery.store.chats import shares
+from rookery.store.chats.shares import SharingSettings
 from rookery.testing.clock import FakeClock
 from rookery.worker.titling import ShortTexts
 from tests.api.doors import open_door

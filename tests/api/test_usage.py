@@ -12,8 +12,8 @@ import pytest
 
 from rookery.domain.access.rights import Role, Scope
 from rookery.domain.chat.messages import ChatId
-from rookery.store import usage
-from rookery.store.usage import CallStatus, Entry, KeySource
+from rookery.store.models import usage
+from rookery.store.models.usage import CallStatus, Entry, KeySource
 from tests.api.house import House, Person
 
 MODEL = "fake-1"

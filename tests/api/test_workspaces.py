@@ -15,9 +15,9 @@ from uuid import uuid4
 import pytest
 
 from rookery.domain.access.rights import Role
-from rookery.store import templates as stored
-from rookery.store import workspace_context
-from rookery.store.workspace_context import ContextResource, Snapshot
+from rookery.store.workspaces import context
+from rookery.store.workspaces import templates as stored
+from rookery.store.workspaces.context import ContextResource, Snapshot
 from rookery.workspaces import bundle, manifest, templates
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.machine import LocalConfig
@@ -455,7 +455,7 @@ async def test_context_of_a_chat_is_shown_without_bodies_and_refreshed(site: Sit
     file = ContextResource(ordinal=0, kind="instruction_file", source="~/AGENTS.md", body="be nice", size=7)
     async with site.house.database.api.acquire() as conn:
         now = site.house.clock.now()
-        await workspace_context.write_snapshot(conn, Snapshot(made, 1, 1, "h", None, (file,), now))
+        await context.write_snapshot(conn, Snapshot(made, 1, 1, "h", None, (file,), now))
     refreshed = (await site.ada.http.put(path)).json()
 
     assert refreshed["pinned"] is True

@@ -17,10 +17,11 @@ from rookery.domain.chat.mcp_consent import Entry
 from rookery.domain.chat.messages import NewMessage
 from rookery.domain.chat.messages import Role as MessageRole
 from rookery.domain.chat.parts import Text
-from rookery.store import machine, workspace_context
-from rookery.store import templates as stored_templates
+from rookery.store import machine
 from rookery.store.machine import Bundle, ChatSpec
-from rookery.store.workspace_context import ContextResource, Snapshot
+from rookery.store.workspaces import context
+from rookery.store.workspaces import templates as stored_templates
+from rookery.store.workspaces.context import ContextResource, Snapshot
 from rookery.workspaces import templates
 from rookery.workspaces.service import as_push
 from rookery.workspaces.templates import TemplateFile
@@ -115,7 +116,7 @@ class Town:
             )
             server = ContextResource(ordinal=0, kind="mcp_server", source="docs", status="pending", entry=SERVER)
             now = self.house.clock.now()
-            await workspace_context.write_snapshot(conn, Snapshot(workspace, 1, 1, "h", None, (server,), now))
+            await context.write_snapshot(conn, Snapshot(workspace, 1, 1, "h", None, (server,), now))
             operation = await conn.fetchval(
                 "INSERT INTO workspace_operations (workspace_id, kind, reason, state, finished_at)"
                 " VALUES ($1, 'stop', 'user', 'succeeded', now()) RETURNING id",

@@ -8,10 +8,11 @@ from uuid import UUID
 
 from rookery.domain.chat.messages import NewMessage, Role
 from rookery.domain.chat.parts import Text
-from rookery.store import machine, search
-from rookery.store.hints import Hint
+from rookery.store import machine
+from rookery.store.chats import search
+from rookery.store.db.hints import Hint
+from rookery.store.db.pool import Database, DatabaseConfig
 from rookery.store.machine import ChatSpec, Machine
-from rookery.store.pool import Database, DatabaseConfig
 from tests.browser.visit import Visitor
 from tests.browser.wire import Backstage
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from random import Random
 from typing import Any
 
-from rookery.store.embedded.server import EmbeddedServer
+from rookery.store.db.embedded.server import EmbeddedServer
 from tests.chaos import town as towns
 from tests.chaos.door import Commit
 from tests.chaos.schedule import Fault, Strike, strikes

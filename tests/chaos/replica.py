@@ -18,8 +18,8 @@ from rookery.llm.connect import default_scripts
 from rookery.llm.secrets import KeyRing
 from rookery.loop.tools import Replay, Tool, ToolContext, ToolOutput
 from rookery.settings import Settings
-from rookery.store.errors import StoreError
-from rookery.store.pool import Database, DatabaseConfig
+from rookery.store.db.errors import StoreError
+from rookery.store.db.pool import Database, DatabaseConfig
 from rookery.telemetry import log
 from rookery.tools.framework import make_tool
 from rookery.tools.turn import PlainToolbox

@@ -30,7 +30,7 @@ import asyncpg
 
 from rookery.runtime import replica_slots
 from rookery.runtime.replica_slots import ReplicaSlot, SlotState
-from rookery.store.embedded.server import running_url
+from rookery.store.db.embedded.server import running_url
 from tests.cli.served import Served, serving
 
 LOOK_SECONDS = 0.2

@@ -28,9 +28,9 @@ from benchmarks import _agent_house
 from benchmarks._stream_house import House, open_house, resident_kib
 
 from rookery.runtime.cache import CHAT_SECONDS
-from rookery.store import migrate
-from rookery.store.embedded.server import EmbeddedServer
-from rookery.store.pool import DatabaseConfig
+from rookery.store.db import migrate
+from rookery.store.db.embedded.server import EmbeddedServer
+from rookery.store.db.pool import DatabaseConfig
 from rookery.worker.memory import SWEEP_SECONDS, TRIM_SECONDS
 
 # Tokens of six bytes, and how many of a hundred chats have answers of that length.

@@ -31,12 +31,13 @@ import msgspec
 from rookery.domain.chat import parts
 from rookery.domain.models.options import ProviderType
 from rookery.llm.secrets import KeyRing, new_key
-from rookery.store import model_configs, providers, settings
+from rookery.store.db.pool import Database, DatabaseConfig
+from rookery.store.db.pubsub import Bus, Notifier
 from rookery.store.machine import Machine
-from rookery.store.model_configs import ModelConfigDraft
-from rookery.store.pool import Database, DatabaseConfig
-from rookery.store.providers import ProviderDraft
-from rookery.store.pubsub import Bus, Notifier
+from rookery.store.models import model_configs, providers
+from rookery.store.models.model_configs import ModelConfigDraft
+from rookery.store.models.providers import ProviderDraft
+from rookery.store.settings import settings
 from rookery.telemetry import log
 from rookery.workspaces.drivers import sandboxes
 from rookery.workspaces.drivers.layout import Layout

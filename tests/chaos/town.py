@@ -17,13 +17,15 @@ import asyncpg
 
 from rookery.domain.models.options import ProviderType
 from rookery.llm.secrets import KeyRing, SecretStr, new_key
-from rookery.store import migrate, model_configs, providers, settings
-from rookery.store.embedded.server import EmbeddedServer
+from rookery.store.db import migrate
+from rookery.store.db.embedded.server import EmbeddedServer
+from rookery.store.db.pool import Database, DatabaseConfig
+from rookery.store.db.pubsub import Bus, Notifier
 from rookery.store.machine import Machine
-from rookery.store.model_configs import ModelConfigDraft
-from rookery.store.pool import Database, DatabaseConfig
-from rookery.store.providers import ProviderDraft
-from rookery.store.pubsub import Bus, Notifier
+from rookery.store.models import model_configs, providers
+from rookery.store.models.model_configs import ModelConfigDraft
+from rookery.store.models.providers import ProviderDraft
+from rookery.store.settings import settings
 from tests.chaos.door import Door
 from tests.chaos.effects import Effects
 from tests.chaos.people import Person

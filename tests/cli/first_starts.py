@@ -20,7 +20,7 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from rookery.store import setup
+from rookery.store.people import first_admin
 from tests.cli.served import SCRIPT, environment
 
 START_SECONDS = 60.0
@@ -57,7 +57,7 @@ def wait_ready(process: subprocess.Popen[bytes], port: int, data_dir: Path) -> T
         if process.poll() is not None:
             raise NotReady(f"The server ended with {process.returncode}.")
         if _is_ready(port):
-            path = data_dir / setup.TOKEN_FILE
+            path = data_dir / first_admin.TOKEN_FILE
             try:
                 return Token(path.read_text().strip(), stat.S_IMODE(path.stat().st_mode))
             except FileNotFoundError:

@@ -20,10 +20,11 @@ from rookery.domain.access.rights import Role, Scope
 from rookery.domain.models.options import ProviderType
 from rookery.llm.secrets import KeyRing, SecretStr, new_key
 from rookery.runtime.clock import SystemClock
-from rookery.store import model_configs, providers, tokens, users
-from rookery.store.model_configs import ModelConfigDraft
-from rookery.store.providers import ProviderDraft
-from rookery.store.users import UserDraft
+from rookery.store.models import model_configs, providers
+from rookery.store.models.model_configs import ModelConfigDraft
+from rookery.store.models.providers import ProviderDraft
+from rookery.store.people import tokens, users
+from rookery.store.people.users import UserDraft
 from rookery.testing import fake_completions
 from rookery.testing.fake_server import FakeServer, RecordedRequest, Scenario
 from tests.cli.served import Served, serving

@@ -21,10 +21,10 @@ from rookery.llm.scripted import Say, Script, Step
 from rookery.llm.secrets import KeyRing
 from rookery.llm.types import Call
 from rookery.loop.tools import Tool
-from rookery.store import model_configs, providers
-from rookery.store.model_configs import ModelConfig, ModelConfigDraft
-from rookery.store.pool import Database
-from rookery.store.providers import ProviderDraft
+from rookery.store.db.pool import Database
+from rookery.store.models import model_configs, providers
+from rookery.store.models.model_configs import ModelConfig, ModelConfigDraft
+from rookery.store.models.providers import ProviderDraft
 from rookery.tools.turn import PlainToolbox
 from rookery.workspaces.drivers.protocol import Driver
 

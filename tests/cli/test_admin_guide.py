@@ -23,7 +23,7 @@ from rookery.llm.directory import Directory, ReadyModel
 from rookery.llm.secrets import KeyRing, new_key
 from rookery.llm.types import ErrorKind, Finish, ProviderError, TextDelta
 from rookery.runtime.clock import SystemClock
-from rookery.store import env_providers
+from rookery.store.models import env_providers
 from rookery.testing import fake_anthropic, fake_completions, fake_responses_events
 from rookery.testing.fake_anthropic import FakeAnthropic
 from rookery.testing.fake_completions import FakeCompletions

@@ -20,8 +20,8 @@ from rookery.cli import admin_commands
 from rookery.domain.models.context_window import Learned, LearnedFrom
 from rookery.domain.models.options import ProviderType
 from rookery.llm.secrets import KeyRing, SecretStr, new_key
-from rookery.store import env_providers, model_configs, model_windows, providers
-from rookery.store.hints import CHANNELS, ConfigHint
+from rookery.store.db.hints import CHANNELS, ConfigHint
+from rookery.store.models import context_windows, env_providers, model_configs, providers
 from tests.cli.served import SCRIPT, environment, rookery, serving
 from tests.store.models import Nest, open_nest
 from tests.waiting import until
@@ -298,7 +298,7 @@ async def test_first_model_is_the_default_and_the_next_takes_over_when_told(desk
 async def test_model_is_shown_with_who_says_how_much_it_reads_and_what_was_learned_is_forgotten(desk: Desk) -> None:
     await desk.ok("provider add openai_compat vllm --base-url http://127.0.0.1:8000/v1")
     made = await desk.json("model add vllm qwen --context-limit 100000")
-    await model_windows.learn(desk.conn, UUID(made["id"]), Learned(32_768, LearnedFrom.PROVIDER))
+    await context_windows.learn(desk.conn, UUID(made["id"]), Learned(32_768, LearnedFrom.PROVIDER))
 
     shown = (await desk.json("model show vllm/qwen"))["window"]
     (listed,) = (await desk.json("model list"))["models"]

@@ -27,9 +27,10 @@ from rookery.llm.scripted import CallTool, Count, Fail, Say, Think, Truncate, Wa
 from rookery.llm.types import ErrorKind, Usage
 from rookery.loop import scripted
 from rookery.loop.tools import ToolOutput
-from rookery.store import machine, operator
+from rookery.store import machine
+from rookery.store.db.pubsub import Bus, Notifier
 from rookery.store.machine import ChatSpec, Machine
-from rookery.store.pubsub import Bus, Notifier
+from rookery.store.people import operator
 from tests.cli.run_desk import HELLO, Desk, Stream, open_desk
 from tests.waiting import until
 from tests.worker.house import in_turn

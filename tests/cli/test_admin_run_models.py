@@ -15,9 +15,9 @@ from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.models.options import ProviderType
 from rookery.llm.scripted import Say
 from rookery.llm.secrets import SecretStr
-from rookery.store import model_configs, offline_model, providers
-from rookery.store.model_configs import ModelConfigPatch
-from rookery.store.providers import ProviderDraft
+from rookery.store.models import model_configs, offline_model, providers
+from rookery.store.models.model_configs import ModelConfigPatch
+from rookery.store.models.providers import ProviderDraft
 from tests.cli.run_desk import Desk, open_desk
 from tests.store.models import RING
 

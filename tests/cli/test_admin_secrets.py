@@ -15,8 +15,8 @@ import pytest
 from rookery.domain.models.options import ProviderType
 from rookery.llm import secrets
 from rookery.llm.secrets import KeyRing, SecretStr, new_key
-from rookery.store import providers, sealed, user_keys
-from rookery.store.providers import ProviderDraft
+from rookery.store.models import providers, sealed_values, user_keys
+from rookery.store.models.providers import ProviderDraft
 from tests.cli.served import rookery
 from tests.store.models import Nest, open_nest
 from tests.waiting import until
@@ -186,7 +186,7 @@ async def test_key_saved_in_the_middle_of_a_rotation_wins(nest: Nest) -> None:
         saving = server.transaction()
         await saving.start()
         await server.execute("UPDATE model_providers SET api_key_enc = $1", saved)
-        rotating = asyncio.create_task(sealed.rotate(nest.conn, BOTH))
+        rotating = asyncio.create_task(sealed_values.rotate(nest.conn, BOTH))
         await until(lambda: is_blocked(watcher))
         await saving.commit()
         done = await rotating
@@ -199,7 +199,7 @@ async def test_interrupted_rotation_leaves_every_value_readable_and_can_be_finis
     nest: Nest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     provider_id, _ = await fill(nest)
-    monkeypatch.setattr(sealed, "BATCH", 2)
+    monkeypatch.setattr(sealed_values, "BATCH", 2)
     users = [await nest.user() for _ in range(5)]
     for user in users:
         await user_keys.put_user_key(nest.conn, user, provider_id=provider_id, api_key=SecretStr(OWN), ring=BEFORE)
@@ -209,13 +209,13 @@ async def test_interrupted_rotation_leaves_every_value_readable_and_can_be_finis
             raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
-        await sealed.rotate(nest.conn, BOTH, on_batch=stop_in_the_middle)
+        await sealed_values.rotate(nest.conn, BOTH, on_batch=stop_in_the_middle)
 
-    between = await sealed.count_by_key_id(nest.conn, BOTH)
+    between = await sealed_values.count_by_key_id(nest.conn, BOTH)
     assert between == {"new": 3, "old": 5}
     for user in users:
         assert await opened(nest, BOTH, provider_id, user) == [SecretStr(CENTRAL), SecretStr(OWN)]
-    assert (await sealed.rotate(nest.conn, BOTH)).by_key_id == {"new": 8}
+    assert (await sealed_values.rotate(nest.conn, BOTH)).by_key_id == {"new": 8}
 
 
 async def test_value_that_an_old_server_seals_behind_the_pass_is_counted(nest: Nest) -> None:
@@ -227,7 +227,7 @@ async def test_value_that_an_old_server_seals_behind_the_pass_is_counted(nest: N
         # The settings come last: whoever holds them holds the rotation behind the keys of users.
         async with server.transaction():
             await server.execute("SELECT FROM settings FOR UPDATE")
-            rotating = asyncio.create_task(sealed.rotate(nest.conn, BOTH))
+            rotating = asyncio.create_task(sealed_values.rotate(nest.conn, BOTH))
             await until(lambda: is_blocked(watcher))
             await watcher.execute("UPDATE user_provider_keys SET key_enc = $1", late)
         done = await rotating

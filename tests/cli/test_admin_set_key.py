@@ -14,7 +14,7 @@ from rookery.cli.exits import Exit
 from rookery.cli.output import Output
 from rookery.llm.secrets import KeyRing, SecretStr, new_key
 from rookery.settings import Settings, load
-from rookery.store import env_providers, providers
+from rookery.store.models import env_providers, providers
 from tests.cli.run_desk import Stream
 from tests.cli.served import SCRIPT, environment
 from tests.store.models import Nest, open_nest

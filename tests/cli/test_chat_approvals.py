@@ -140,7 +140,7 @@ async def asked_by_a_subagent(desk: Desk, words: str) -> UUID:
         child = await machine.create_chat(bundle, spec)
         tx = await bundle.open(child.chat.id)
         await machine.commit_step(tx, [NewMessage(role=Role.ASSISTANT, content=(call,))])
-        await machine.ask_approvals(tx, [Question(each) for each in await machine.calls.turn_calls(tx)])
+        await machine.ask_approvals(tx, [Question(each) for each in await machine.open_calls.turn_calls(tx)])
 
     await desk.house.replica.machine.bundle(make)
     return root.id

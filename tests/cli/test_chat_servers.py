@@ -15,8 +15,8 @@ from rookery.cli.exits import Exit
 from rookery.client.models import McpServer
 from rookery.domain.chat.mcp_consent import Entry
 from rookery.llm.scripted import Say
-from rookery.store import workspace_context
-from rookery.store.workspace_context import ContextResource, Snapshot
+from rookery.store.workspaces import context
+from rookery.store.workspaces.context import ContextResource, Snapshot
 from tests.cli.chat_desk import Desk, open_chat_desk, seated
 from tests.cli.test_chat_approvals import Typed
 
@@ -32,7 +32,7 @@ async def chat_with_server(desk: Desk, entry: Entry = DOCS) -> UUID:
     resource = ContextResource(ordinal=0, kind="mcp_server", source=entry.name, status="pending", entry=entry)
     async with database.acquire() as conn:
         now = desk.house.clock.now()
-        await workspace_context.write_snapshot(conn, Snapshot(workspace, 1, 1, "h", None, (resource,), now))
+        await context.write_snapshot(conn, Snapshot(workspace, 1, 1, "h", None, (resource,), now))
     return (await desk.client.chats.create("hello", workspace_id=workspace)).id
 
 

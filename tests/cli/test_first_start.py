@@ -8,7 +8,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from rookery.store import setup
+from rookery.store.people import first_admin
 from tests.cli import first_starts
 from tests.waiting import until
 
@@ -23,14 +23,14 @@ async def test_server_is_not_ready_before_its_setup_token_works(
     arguments = first_starts.arguments(data_dir, port, replicas=replicas)
     connection = await asyncpg.connect(database_url)
     # Whoever holds this keeps the server from making its token.
-    await connection.execute("SELECT pg_advisory_lock($1)", setup.LOCK_KEY)
+    await connection.execute("SELECT pg_advisory_lock($1)", first_admin.LOCK_KEY)
     process = first_starts.start(tmp_path, arguments, ROOKERY_DATABASE_URL=database_url)
     try:
         await until(lambda: connection.fetchval(IS_AWAITED), timeout=60)
         ready = asyncio.create_task(asyncio.to_thread(first_starts.wait_ready, process, port, data_dir))
         # A server that does not wait for its token answers within this second, and the file is not there yet.
         await asyncio.wait({ready}, timeout=1)
-        await connection.execute("SELECT pg_advisory_unlock($1)", setup.LOCK_KEY)
+        await connection.execute("SELECT pg_advisory_unlock($1)", first_admin.LOCK_KEY)
 
         token = await ready
 

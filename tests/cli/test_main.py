@@ -20,7 +20,7 @@ from rookery import __version__, setting_keys
 from rookery.cli import main as cli
 from rookery.cli.exits import Exit, exit_code
 from rookery.cli.output import Output
-from rookery.store import errors
+from rookery.store.db import errors
 
 SCRIPT = str(Path(sys.executable).parent / "rookery")
 ADMIN_COMMANDS = ["migrate", "status", "doctor", "config", "run", "rotate-secrets", "provider", "model", "template"]

@@ -25,7 +25,7 @@ from rookery.client import AsyncRookery
 from rookery.runtime import replica_slots
 from rookery.runtime.replica_slots import SlotState
 from rookery.setting_values import Address
-from rookery.store.embedded.server import running_url
+from rookery.store.db.embedded.server import running_url
 from tests.cli.fleet import FIRST, REST, WAIT_SECONDS, Fleet, open_fleet
 from tests.cli.served import SCRIPT, environment, is_alive, rookery, servers_of, serving
 from tests.waiting import until

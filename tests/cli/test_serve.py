@@ -24,9 +24,9 @@ import asyncpg
 import pytest
 
 from rookery.llm.secrets import KEY_FILE, new_key
-from rookery.store import job_runs, migrate
-from rookery.store.embedded.server import running_url
-from rookery.store.job_runs import JobOutcome, JobRun
+from rookery.store.db import job_runs, migrate
+from rookery.store.db.embedded.server import running_url
+from rookery.store.db.job_runs import JobOutcome, JobRun
 from tests.certificates import make_certificate
 from tests.cli.served import SCRIPT, environment, rookery, servers_of, serving
 from tests.database import Server

@@ -13,7 +13,7 @@ from rookery.client import AsyncRookery, DynamicTool, Rookery, ToolOutput, error
 from rookery.domain.access.rights import Role
 from rookery.llm.scripted import CallTool, Say, Step, When
 from rookery.llm.types import Call
-from rookery.store import setup
+from rookery.store.people import first_admin
 from tests.api.house import PASSWORD, House, Person, open_house
 from tests.waiting import until
 
@@ -250,7 +250,7 @@ async def test_first_account_is_made_once(database_url: str, tmp_path: Path) -> 
         with pytest.raises(errors.Forbidden):
             await client.account.set_up("rk_setup_wrong", email="ann@example.org", password=PASSWORD)
         async with opened.database.api.acquire() as conn:
-            token = await setup.ensure_token(conn, tmp_path, now=opened.clock.now())
+            token = await first_admin.ensure_token(conn, tmp_path, now=opened.clock.now())
         assert token is not None
         made = await client.account.set_up(token, email="ann@example.org", password=PASSWORD, name="Ann")
         assert (await client.me()).id == made.id

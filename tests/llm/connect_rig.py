@@ -11,9 +11,9 @@ from rookery.domain.models import options as models_options
 from rookery.domain.models.options import ProviderOptions, ProviderType
 from rookery.llm.directory import ReadyModel
 from rookery.llm.secrets import SecretStr
-from rookery.store.model_configs import ModelConfig
-from rookery.store.providers import Provider
-from rookery.store.usage import KeySource
+from rookery.store.models.model_configs import ModelConfig
+from rookery.store.models.providers import Provider
+from rookery.store.models.usage import KeySource
 
 KEY = "sk-test-0123456789-secret"
 PROVIDER_ID = UUID(int=11)

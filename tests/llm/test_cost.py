@@ -19,7 +19,7 @@ from rookery.domain.models.options import ModelOptions
 from rookery.llm import cost
 from rookery.llm.cost import Prices, cost_micros
 from rookery.llm.types import Usage
-from rookery.store.model_configs import ModelConfig
+from rookery.store.models.model_configs import ModelConfig
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 SONNET = Prices(

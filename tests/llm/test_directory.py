@@ -14,13 +14,14 @@ from rookery.llm.directory import Directory, ReadyModel
 from rookery.llm.resolve import Choice
 from rookery.llm.secrets import KeyRing, SecretStr, new_key
 from rookery.llm.types import ErrorKind, ProviderError
-from rookery.store import env_providers, model_configs, providers, settings, user_keys
-from rookery.store.hints import ConfigHint
-from rookery.store.model_configs import ModelConfigPatch
-from rookery.store.model_errors import Unusable
-from rookery.store.providers import ProviderPatch
-from rookery.store.pubsub import Bus
-from rookery.store.usage import KeySource
+from rookery.store.db.hints import ConfigHint
+from rookery.store.db.pubsub import Bus
+from rookery.store.models import env_providers, model_configs, providers, user_keys
+from rookery.store.models.errors import Unusable
+from rookery.store.models.model_configs import ModelConfigPatch
+from rookery.store.models.providers import ProviderPatch
+from rookery.store.models.usage import KeySource
+from rookery.store.settings import settings
 from rookery.telemetry.redaction import SecretRegistry
 from rookery.testing.clock import FakeClock
 from tests.store.models import KEY, RING, Nest, open_nest

@@ -24,7 +24,7 @@ from rookery.llm.reported import Source
 from rookery.llm.secrets import SecretStr
 from rookery.llm.stats import ModelCounters
 from rookery.llm.types import Finish, LanguageModel, ProviderError, StreamError, StreamPart
-from rookery.store import user_keys
+from rookery.store.models import user_keys
 from rookery.telemetry.redaction import SecretRegistry
 from rookery.testing.clock import FakeClock
 from tests.llm.connect_rig import PROVIDER_ID, ready_model

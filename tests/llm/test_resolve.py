@@ -15,9 +15,9 @@ from rookery.domain.models.options import ProviderOptions
 from rookery.llm import resolve
 from rookery.llm.resolve import Choice, Models, ModelState, Override
 from rookery.llm.types import ErrorKind, ProviderError
-from rookery.store.model_errors import ModelUnusable, NoDefaultModel, Unusable
-from rookery.store.providers import Provider
-from rookery.store.usage import KeySource
+from rookery.store.models.errors import ModelUnusable, NoDefaultModel, Unusable
+from rookery.store.models.providers import Provider
+from rookery.store.models.usage import KeySource
 
 DEFAULT, FINE, OFF, GONE, NO_PROVIDER, NO_KEY, NOWHERE, PARENT = (uuid4() for _ in range(8))
 REASONS = {

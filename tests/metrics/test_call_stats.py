@@ -10,7 +10,7 @@ from rookery.llm import stats
 from rookery.llm.scripted import ScriptedModel, Scripts
 from rookery.llm.stats import CallStats
 from rookery.llm.types import LanguageModel
-from rookery.store.usage import CallStatus, Entry, KeySource
+from rookery.store.models.usage import CallStatus, Entry, KeySource
 
 OWNER = UUID(int=1)
 

@@ -12,10 +12,10 @@ from rookery.llm.stats import ModelCounters
 from rookery.metrics.export import Sources
 from rookery.metrics.process import Build, PubSub
 from rookery.runtime.clock import SystemClock
-from rookery.store import replicas
+from rookery.store.db import replicas
+from rookery.store.db.pubsub import Bus, Listener, Notifier, NotifyProbe
+from rookery.store.db.replicas import Presence
 from rookery.store.machine import Machine
-from rookery.store.pubsub import Bus, Listener, Notifier, NotifyProbe
-from rookery.store.replicas import Presence
 from rookery.stream.guard import Grant, Right
 from rookery.stream.relay.service import Relay
 from rookery.stream.service import StreamParts, Streams

@@ -15,8 +15,8 @@ import httpx2
 
 from rookery.domain.access.rights import Scope
 from rookery.runtime.clock import SystemClock
-from rookery.store import tokens, users
-from rookery.store.users import UserDraft
+from rookery.store.people import tokens, users
+from rookery.store.people.users import UserDraft
 from tests.cli.fleet import FIRST, REST, Fleet, open_fleet
 from tests.simulation.crowd import Spectator, watching
 from tests.waiting import until

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from rookery.client.live import LiveChat
-from rookery.store.hints import ChatHint
+from rookery.store.db.hints import ChatHint
 from rookery.stream.inbox import Registry
 from rookery.stream.loop import StreamLoop
 from rookery.stream.outbox import Outbox

@@ -24,8 +24,8 @@ from rookery.domain.chat.parts import Part, Reasoning, Text
 from rookery.domain.chat.transitions import TABLE, Transition
 from rookery.runtime.clock import SystemClock
 from rookery.store import machine
-from rookery.store.hints import ChatHint, Hint
-from rookery.store.pubsub import Bus
+from rookery.store.db.hints import ChatHint, Hint
+from rookery.store.db.pubsub import Bus
 from rookery.worker.parts import Episode, EpisodeKey, PartBufferError
 from tests.api.house import House, Person, open_house
 from tests.store.machine.moves import MOVES

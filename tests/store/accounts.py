@@ -9,10 +9,10 @@ from uuid import uuid4
 import asyncpg
 
 from rookery.domain.access.rights import Role
-from rookery.store import users
-from rookery.store.passwords import Passwords
-from rookery.store.pool import Connection
-from rookery.store.users import Status, User, UserDraft, UserPatch
+from rookery.store.db.pool import Connection
+from rookery.store.people import users
+from rookery.store.people.passwords import Passwords
+from rookery.store.people.users import Status, User, UserDraft, UserPatch
 
 PASSWORD = "tortoise-lamp-42"
 CHEAP_KIB = 64  # what a hash costs is argon2's affair; tests of rules need not wait for it

@@ -11,9 +11,9 @@ import asyncpg
 
 from rookery.domain.models.options import ProviderType
 from rookery.llm.secrets import KeyRing, SecretStr, new_key
-from rookery.store import model_configs, providers
-from rookery.store.model_configs import ModelConfig, ModelConfigDraft
-from rookery.store.providers import Provider, ProviderDraft
+from rookery.store.models import model_configs, providers
+from rookery.store.models.model_configs import ModelConfig, ModelConfigDraft
+from rookery.store.models.providers import Provider, ProviderDraft
 
 RING = KeyRing.parse(new_key("test"))
 KEY = "central-key-0123456789"

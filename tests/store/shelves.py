@@ -13,11 +13,11 @@ from msgspec import UNSET
 from rookery.domain.access.rights import Role
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.content import search_query
-from rookery.store import pins, search
 from rookery.store.authorized.store import ActorStore, Store
-from rookery.store.chat_views import ChatListPage, ChatView
+from rookery.store.chats import pins, search
+from rookery.store.chats.chat_views import ChatListPage, ChatView
 from rookery.store.machine import Machine
-from rookery.store.users import User
+from rookery.store.people.users import User
 from rookery.testing import FakeClock
 from tests.store.accounts import open_pool, person
 from tests.store.builders import OPEN, World, open_world

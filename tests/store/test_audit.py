@@ -12,8 +12,8 @@ import pytest
 
 from rookery.domain.access.rights import Actor, OwnerActor, Role, SystemActor, SystemName, UserActor
 from rookery.domain.chat.errors import InvalidInput
-from rookery.store import audit
-from rookery.store.audit import EntryFilter, Event, Outcome, RequestInfo
+from rookery.store.people import audit
+from rookery.store.people.audit import EntryFilter, Event, Outcome, RequestInfo
 from tests.store.accounts import person
 from tests.store.builders import World, open_world
 

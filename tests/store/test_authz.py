@@ -16,9 +16,21 @@ from rookery.domain.chat.errors import ChatNotFound, ChatNotRoot, FileUnavailabl
 from rookery.domain.chat.messages import ChatId, NewMessage, NewQueuedMessage, QueuedMessageId, Role
 from rookery.domain.chat.parts import File, Text
 from rookery.domain.chat.states import Status as ChatStatus
-from rookery.store import access, audit, file_quota, idempotency, sessions, settings, shares, users
-from rookery.store.access import Standing, Watching
-from rookery.store.access_errors import (
+from rookery.store.authorized.chat_changes import Replayed
+from rookery.store.authorized.chats import ChatPatch
+from rookery.store.authorized.rights import Grant, Part
+from rookery.store.authorized.settings import StaleSetting
+from rookery.store.authorized.store import ActorStore, Store
+from rookery.store.chats import file_quota, shares
+from rookery.store.chats import viewer_access as access
+from rookery.store.chats.shares import SharePatch
+from rookery.store.chats.viewer_access import Standing, Watching
+from rookery.store.db import idempotency
+from rookery.store.db.hints import AccessHint, ConfigHint, Hint, WatchKind
+from rookery.store.machine import ChatSpec, Created, Machine
+from rookery.store.people import audit, sessions, users
+from rookery.store.people.audit import BREAK_GLASS, EntryFilter, RequestInfo
+from rookery.store.people.errors import (
     ArchiveFirst,
     Disabled,
     FileNotFound,
@@ -30,17 +42,9 @@ from rookery.store.access_errors import (
     QuotaExceeded,
     ScopeMissing,
 )
-from rookery.store.audit import BREAK_GLASS, EntryFilter, RequestInfo
-from rookery.store.authorized.chats import ChatPatch
-from rookery.store.authorized.config import StaleSetting
-from rookery.store.authorized.store import ActorStore, Store
-from rookery.store.authorized.turns import Replayed
-from rookery.store.authz import Grant, Part
-from rookery.store.hints import AccessHint, ConfigHint, Hint, WatchKind
-from rookery.store.machine import ChatSpec, Created, Machine
-from rookery.store.shares import SharePatch
-from rookery.store.users import Status, User, UserPatch
-from rookery.store.workspace_requests import Draft
+from rookery.store.people.users import Status, User, UserPatch
+from rookery.store.settings import settings
+from rookery.store.workspaces.requests import Draft
 from rookery.testing import FakeClock
 from tests.store.accounts import open_pool, person
 from tests.store.builders import World, open_world

@@ -21,29 +21,23 @@ from rookery.domain.chat.mcp_consent import McpDecision
 from rookery.domain.chat.messages import ChatId, MessageId, NewMessage, NewQueuedMessage, QueuedMessageId, Role
 from rookery.domain.chat.parts import Text
 from rookery.domain.models.options import ProviderType
-from rookery.store import idempotency
-from rookery.store.access_errors import (
-    Denied,
-    FileNotFound,
-    ScopeMissing,
-    TokenNotFound,
-    UserNotFound,
-)
 from rookery.store.authorized import store as authorized
 from rookery.store.authorized.chats import ChatPatch
+from rookery.store.authorized.rights import Part, Rule
 from rookery.store.authorized.store import ActorStore, Store
-from rookery.store.authz import Part, Rule
+from rookery.store.chats.shares import SharePatch
+from rookery.store.db import idempotency
 from rookery.store.machine import ChatSpec, Machine
-from rookery.store.model_configs import ModelConfigDraft, ModelConfigPatch
-from rookery.store.preferences import PreferencesPatch
-from rookery.store.providers import ProviderDraft, ProviderPatch
-from rookery.store.shares import SharePatch
-from rookery.store.templates import Push, TemplatePatch
-from rookery.store.usage import GroupBy
-from rookery.store.users import User, UserDraft, UserPatch
-from rookery.store.workspace_operations import OperationNotFound
-from rookery.store.workspace_requests import Draft, StartPlan
-from rookery.store.workspaces import WorkspaceNotFound
+from rookery.store.models.model_configs import ModelConfigDraft, ModelConfigPatch
+from rookery.store.models.providers import ProviderDraft, ProviderPatch
+from rookery.store.models.usage import GroupBy
+from rookery.store.people.errors import Denied, FileNotFound, ScopeMissing, TokenNotFound, UserNotFound
+from rookery.store.people.preferences import PreferencesPatch
+from rookery.store.people.users import User, UserDraft, UserPatch
+from rookery.store.workspaces.operations import OperationNotFound
+from rookery.store.workspaces.requests import Draft, StartPlan
+from rookery.store.workspaces.templates import Push, TemplatePatch
+from rookery.store.workspaces.workspaces import WorkspaceNotFound
 from rookery.testing import FakeClock
 from tests.store.accounts import open_pool, person
 from tests.store.builders import World, open_world

@@ -11,7 +11,8 @@ import pytest
 
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import State
-from rookery.store import auto_archive, machine
+from rookery.store import machine
+from rookery.store.chats import auto_archive
 from tests.store.machine.rig import Rig, assistant, make_rig
 
 BEFORE = datetime(2020, 1, 10, tzinfo=UTC)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.store import pubsub
-from rookery.store.hints import (
+from rookery.store.db import pubsub
+from rookery.store.db.hints import (
     CHANNELS,
     AccessHint,
     ChatHint,
@@ -21,7 +21,7 @@ from rookery.store.hints import (
     WatchHint,
     WatchKind,
 )
-from rookery.store.pubsub import Bus
+from rookery.store.db.pubsub import Bus
 
 CHAT = uuid4()
 

@@ -13,7 +13,7 @@ import time
 import asyncpg
 import pytest
 
-from rookery.store.pool import Connection, Database, DatabaseConfig
+from rookery.store.db.pool import Connection, Database, DatabaseConfig
 
 BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from rookery.domain.chat.messages import ChatId
-from rookery.store.chat_views import SearchMatch
+from rookery.store.chats.chat_views import SearchMatch
 from tests.store.shelves import Shelf, children, open_shelf
 
 

@@ -14,9 +14,10 @@ from rookery.domain.access.rights import OwnerActor
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.content.search_query import ChatQuery
-from rookery.store import paging, pins, shares
-from rookery.store.access_errors import Forbidden
-from rookery.store.shares import SharingSettings
+from rookery.store.chats import pins, shares
+from rookery.store.chats.shares import SharingSettings
+from rookery.store.db import page_cursors
+from rookery.store.people.errors import Forbidden
 from tests.store.shelves import NOON, Shelf, children, open_shelf
 
 NOBODY = UUID(int=7)
@@ -99,11 +100,11 @@ async def test_the_cursor_stays_good_when_its_chat_moves_or_goes(shelf: Shelf) -
         "not a cursor!",
         "é" * 34,
         "A" * 10_000,
-        paging.encode(None),
-        paging.encode([1, NOON, NOBODY]),
-        paging.encode([2, "2030-01-01T12:00:00", NOBODY]),
-        paging.encode([2, NOON, "x"]),
-        paging.encode([2, NOON, NOBODY, 1]),
+        page_cursors.encode(None),
+        page_cursors.encode([1, NOON, NOBODY]),
+        page_cursors.encode([2, "2030-01-01T12:00:00", NOBODY]),
+        page_cursors.encode([2, NOON, "x"]),
+        page_cursors.encode([2, NOON, NOBODY, 1]),
     ],
 )
 async def test_a_made_up_cursor_is_refused_by_name(shelf: Shelf, cursor: str) -> None:

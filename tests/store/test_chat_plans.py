@@ -13,8 +13,8 @@ import pytest
 
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.content import search_query
-from rookery.store import chat_list, chat_reads, prompts
-from rookery.store.chat_list import Position, Statement
+from rookery.store.chats import chat_list, chat_reads, sent_messages
+from rookery.store.chats.chat_list import Position, Statement
 from tests.store.shelves import NOON, Shelf, open_shelf
 
 OTHERS, OWN = 200_000, 20
@@ -95,10 +95,10 @@ async def check_lists_of_few_chats(shelf: Shelf) -> None:
     ada = shelf.id("ada")
     deep = Position(2, NOON - timedelta(minutes=OWN / 2), UUID(int=0))
     cases = [(q, await built(shelf, "ada", q, at), mode) for q in QUERIES for at in (None, deep) for mode in MODES]
-    cases += [("prompts", Statement(prompts.LIST_OF_OWNER, (ada, 500)), mode) for mode in MODES]
+    cases += [("prompts", Statement(sent_messages.LIST_OF_OWNER, (ada, 500)), mode) for mode in MODES]
     # Searches are planned each time.
     cases += [(q, await built(shelf, "ada", q), MODES[0]) for q in SEARCHES]
-    cases += [("found prompts", Statement(prompts.LIST_FOUND, (ada, 500, "common")), MODES[0])]
+    cases += [("found prompts", Statement(sent_messages.LIST_FOUND, (ada, 500, "common")), MODES[0])]
 
     for q, statement, mode in cases:
         if statement is None:

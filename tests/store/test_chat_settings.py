@@ -6,18 +6,18 @@ import asyncpg
 import msgspec
 import pytest
 
-from rookery.store import chat_settings, settings
-from rookery.store.chat_settings import ChatSettings
 from rookery.store.machine import Limits
+from rookery.store.settings import chats, settings
+from rookery.store.settings.chats import ChatSettings
 
 
 async def test_what_is_not_stored_has_its_default(database_url: str) -> None:
     conn = await asyncpg.connect(database_url)
     try:
-        assert await chat_settings.read_chat_settings(conn) == ChatSettings()
-        await settings.write_setting(conn, chat_settings.SETTING, value={"running_roots": 3})
+        assert await chats.read_chat_settings(conn) == ChatSettings()
+        await settings.write_setting(conn, chats.SETTING, value={"running_roots": 3})
 
-        found = await chat_settings.read_chat_settings(conn)
+        found = await chats.read_chat_settings(conn)
     finally:
         await conn.close()
 
@@ -30,4 +30,4 @@ async def test_what_is_not_stored_has_its_default(database_url: str) -> None:
 )
 def test_value_out_of_range_cannot_be_read(stored: object) -> None:
     with pytest.raises(msgspec.ValidationError):
-        chat_settings.parse(stored)
+        chats.parse(stored)

@@ -15,12 +15,14 @@ from rookery.domain.access.rights import Action, SystemActor, SystemName
 from rookery.domain.chat import parts
 from rookery.domain.chat.errors import ChatNotRoot, InvalidInput
 from rookery.domain.chat.messages import ChatId
-from rookery.store import chat_diffs, chat_reads, pins, settings, workspace_context
 from rookery.store.authorized.chats import ChatPatch
-from rookery.store.chat_diffs import DiffStatus
-from rookery.store.chat_views import ChatErrorView, ChatFile, ChatView, ContextState, ContextUsage
-from rookery.store.shares import SharePatch
-from rookery.store.users import PublicUser
+from rookery.store.chats import chat_reads, diffs, pins
+from rookery.store.chats.chat_views import ChatErrorView, ChatFile, ChatView, ContextState, ContextUsage
+from rookery.store.chats.diffs import DiffStatus
+from rookery.store.chats.shares import SharePatch
+from rookery.store.people.users import PublicUser
+from rookery.store.settings import settings
+from rookery.store.workspaces import context
 from tests.store.builders import OPEN
 from tests.store.shelves import NOON, Shelf, children, open_shelf
 
@@ -293,13 +295,11 @@ async def with_workspace(shelf: Shelf) -> tuple[ChatId, UUID]:
     """A chat that was told something by its workspace, and has worked in two repositories."""
     chat, workspace, conn = await shelf.chat(), uuid4(), shelf.world.conn
     await conn.execute("INSERT INTO workspaces (id, owner_id, name) VALUES ($1, $2, 'w')", workspace, shelf.id("ada"))
-    await workspace_context.bind(conn, chat, workspace)
-    await workspace_context.write_snapshot(
-        conn, workspace_context.Snapshot(workspace, 1, 1, "h1", "One file is unreadable.", (), NOON)
-    )
-    assert await workspace_context.pin(conn, chat) is not None
+    await context.bind(conn, chat, workspace)
+    await context.write_snapshot(conn, context.Snapshot(workspace, 1, 1, "h1", "One file is unreadable.", (), NOON))
+    assert await context.pin(conn, chat) is not None
     found = [repository("/a", changed_files=1), repository("/b", changed_files=2)]
-    assert await chat_diffs.write_diffs(conn, chat, found=found)
+    assert await diffs.write_diffs(conn, chat, found=found)
     return chat, workspace
 
 
@@ -314,7 +314,7 @@ async def test_context_and_the_repository_with_most_changes_are_shown(shelf: She
     )
     assert [(each.id, each.context, each.git) for each in children(listed)] == [(child, None, None)]
 
-    await workspace_context.mark_dirty(shelf.world.conn, workspace, context_hash="h2", now=NOON)
+    await context.mark_dirty(shelf.world.conn, workspace, context_hash="h2", now=NOON)
     await shelf.share(chat, "bob")
     for name in ("ada", "bob"):
         seen = await get(shelf, chat, name)

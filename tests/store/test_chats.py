@@ -10,8 +10,8 @@ import pytest
 
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import State
-from rookery.store import chats, pins
-from rookery.store.chats import ChatSummary
+from rookery.store.chats import chats, pins
+from rookery.store.chats.chats import ChatSummary
 from tests.store.builders import OPEN, World, open_world
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)

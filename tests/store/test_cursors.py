@@ -10,7 +10,7 @@ import pytest
 from rookery.domain.access.rights import UserActor
 from rookery.domain.chat.errors import ChatNotFound
 from rookery.domain.chat.messages import ChatId, MessageId
-from rookery.store import chat_reads, cursors
+from rookery.store.chats import chat_reads, read_cursors
 from tests.store.builders import World, open_world
 
 
@@ -40,7 +40,7 @@ async def test_reading_to_the_newest_leaves_nothing_unread(world: World) -> None
     await world.message(chat)
     newest = await world.message(chat)
 
-    assert await cursors.mark_read(world.conn, chat, user_id=user) == newest
+    assert await read_cursors.mark_read(world.conn, chat, user_id=user) == newest
 
     assert not await has_unread(world, chat, user)
 
@@ -51,7 +51,7 @@ async def test_an_answer_after_the_cursor_is_unread(world: World) -> None:
     first = await world.message(chat)
     await world.message(chat)
 
-    await cursors.mark_read(world.conn, chat, user_id=user, message_id=first)
+    await read_cursors.mark_read(world.conn, chat, user_id=user, message_id=first)
 
     assert await has_unread(world, chat, user)
 
@@ -60,9 +60,9 @@ async def test_the_cursor_never_goes_back_by_itself(world: World) -> None:
     user = await world.user()
     chat = await world.chat(user)
     first, second = await world.message(chat), await world.message(chat)
-    await cursors.mark_read(world.conn, chat, user_id=user, message_id=second)
+    await read_cursors.mark_read(world.conn, chat, user_id=user, message_id=second)
 
-    assert await cursors.mark_read(world.conn, chat, user_id=user, message_id=first) == second
+    assert await read_cursors.mark_read(world.conn, chat, user_id=user, message_id=first) == second
 
     assert not await has_unread(world, chat, user)
 
@@ -71,9 +71,9 @@ async def test_the_cursor_goes_back_when_forced(world: World) -> None:
     user = await world.user()
     chat = await world.chat(user)
     first, second = await world.message(chat), await world.message(chat)
-    await cursors.mark_read(world.conn, chat, user_id=user, message_id=second)
+    await read_cursors.mark_read(world.conn, chat, user_id=user, message_id=second)
 
-    assert await cursors.mark_read(world.conn, chat, user_id=user, message_id=first, force=True) == first
+    assert await read_cursors.mark_read(world.conn, chat, user_id=user, message_id=first, force=True) == first
 
     assert await has_unread(world, chat, user)
 
@@ -84,7 +84,7 @@ async def test_a_cursor_beyond_the_chat_does_not_hide_later_answers(world: World
     chat = await world.chat(user)
     newest = await world.message(chat)
 
-    assert await cursors.mark_read(world.conn, chat, user_id=user, message_id=MessageId(claimed)) == newest
+    assert await read_cursors.mark_read(world.conn, chat, user_id=user, message_id=MessageId(claimed)) == newest
     await world.message(chat)
 
     assert await has_unread(world, chat, user)
@@ -94,7 +94,7 @@ async def test_reading_an_empty_chat_hides_nothing(world: World) -> None:
     user = await world.user()
     chat = await world.chat(user)
 
-    assert await cursors.mark_read(world.conn, chat, user_id=user) == 0
+    assert await read_cursors.mark_read(world.conn, chat, user_id=user) == 0
     await world.message(chat)
 
     assert await has_unread(world, chat, user)
@@ -137,7 +137,7 @@ async def test_a_cursor_is_its_owners_alone(world: World) -> None:
     await world.message(chat)
     await world.conn.execute("INSERT INTO chat_shares (chat_id, user_id) VALUES ($1, $2)", chat, other)
 
-    await cursors.mark_read(world.conn, chat, user_id=other)
+    await read_cursors.mark_read(world.conn, chat, user_id=other)
 
     assert await has_unread(world, chat, user)
     assert not await has_unread(world, chat, other)
@@ -157,11 +157,11 @@ async def test_cursors_move_no_version(world: World) -> None:
     await world.message(chat)
     before = await world.versions(chat)
 
-    await cursors.mark_read(world.conn, chat, user_id=user)
+    await read_cursors.mark_read(world.conn, chat, user_id=user)
 
     assert await world.versions(chat) == before
 
 
 async def test_a_missing_chat_is_not_found(world: World) -> None:
     with pytest.raises(ChatNotFound):
-        await cursors.mark_read(world.conn, ChatId(uuid4()), user_id=await world.user())
+        await read_cursors.mark_read(world.conn, ChatId(uuid4()), user_id=await world.user())

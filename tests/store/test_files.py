@@ -12,8 +12,8 @@ import pytest
 from rookery.domain.chat.messages import ChatId, NewMessage, Role
 from rookery.domain.chat.parts import File
 from rookery.domain.content.attachments import StoredFile
-from rookery.store import files
-from rookery.store.files import FileCache, FileInfo, Origin
+from rookery.store.chats import files
+from rookery.store.chats.files import FileCache, FileInfo, Origin
 from tests.store.machine.rig import Rig, make_rig
 
 

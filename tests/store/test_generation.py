@@ -19,8 +19,9 @@ from rookery.domain.chat.messages import ChatId, Message, NewMessage, Role, Step
 from rookery.domain.chat.parts import ContentError
 from rookery.domain.chat.prompt import PromptRow
 from rookery.domain.chat.states import State
-from rookery.store import generation, machine, messages
-from rookery.store.generation import HistoryCache, Step
+from rookery.store import machine
+from rookery.store.chats import messages, step_reads
+from rookery.store.chats.step_reads import HistoryCache, Step
 from tests.store.machine.gates import held, updating
 from tests.store.machine.rig import FAILED, Rig, assistant, call, calling, make_rig, result, text
 
@@ -49,7 +50,7 @@ async def fence_of(rig: Rig, chat_id: ChatId) -> Fence:
 
 async def load(rig: Rig, chat_id: ChatId, cache: HistoryCache | None = None) -> Step:
     cache = HistoryCache() if cache is None else cache
-    return await generation.load_step(rig.machine, chat_id, fence=await fence_of(rig, chat_id), cache=cache)
+    return await step_reads.load_step(rig.machine, chat_id, fence=await fence_of(rig, chat_id), cache=cache)
 
 
 def summary(words: str = "so far") -> tuple[NewMessage, ...]:
@@ -118,9 +119,9 @@ async def test_task_whose_view_is_old_reads_nothing(rig: Rig, field: str, value:
     cache = HistoryCache()
 
     with pytest.raises(StaleFence) as refusal:
-        await generation.load_step(rig.machine, chat_id, fence=stale, cache=cache)
+        await step_reads.load_step(rig.machine, chat_id, fence=stale, cache=cache)
     with pytest.raises(StaleFence):
-        await generation.read_fenced(rig.machine, chat_id, fence=stale)
+        await step_reads.read_fenced(rig.machine, chat_id, fence=stale)
 
     assert refusal.value.field == field
     assert cache.stats().rows_fetched == 0
@@ -130,7 +131,7 @@ async def test_chat_that_is_gone_is_stale(rig: Rig) -> None:
     fence = await rig.acquire(await rig.chat(State.R0))
 
     with pytest.raises(StaleFence) as refusal:
-        await generation.read_fenced(rig.machine, ChatId(uuid4()), fence=fence)
+        await step_reads.read_fenced(rig.machine, ChatId(uuid4()), fence=fence)
 
     assert refusal.value.field == "chat"
 
@@ -140,9 +141,9 @@ async def test_archived_chat_is_read_only_by_those_who_may(rig: Rig) -> None:
     fence = await rig.acquire(chat_id)
 
     with pytest.raises(StaleFence):
-        await generation.read_fenced(rig.machine, chat_id, fence=fence)
+        await step_reads.read_fenced(rig.machine, chat_id, fence=fence)
     allowed = msgspec.structs.replace(fence, allow_archived=True)
-    assert (await generation.read_fenced(rig.machine, chat_id, fence=allowed)).chat.archived
+    assert (await step_reads.read_fenced(rig.machine, chat_id, fence=allowed)).chat.archived
 
 
 async def test_reading_waits_for_no_transition_and_sees_one_snapshot(rig: Rig) -> None:
@@ -342,22 +343,22 @@ async def test_parsing_many_rows_gives_other_tasks_their_turn(rig: Rig) -> None:
             turns += 1
 
     async with rig.pool.acquire() as conn:
-        records = await generation._fetch_all(conn, chat_id)
+        records = await step_reads._fetch_all(conn, chat_id)
     counting = asyncio.ensure_future(count())
     await asyncio.sleep(0)
     before = turns
-    await generation._parse(records)
+    await step_reads._parse(records)
     during = turns - before
     counting.cancel()
 
-    assert during == 2_001 // generation.ROWS_PER_TURN
+    assert during == 2_001 // step_reads.ROWS_PER_TURN
 
 
 # The cache
 
 
-def history(chat: Chat, size: int, version: int = 1) -> generation.LoadedHistory:
-    return generation.LoadedHistory(
+def history(chat: Chat, size: int, version: int = 1) -> step_reads.LoadedHistory:
+    return step_reads.LoadedHistory(
         chat_id=chat.id, history_version=version, rows=(), prompt=(), boundary_id=None, size_bytes=size
     )
 
@@ -418,10 +419,10 @@ async def test_reads_of_a_step_touch_only_rows_of_their_chat_that_they_return(ri
     await rig.sql("ANALYZE chat_messages")
 
     plans = {
-        "delta": await explain(rig, generation.DELTA, "uuid, bigint", f"'{old}', {seen}", mode),
-        "floor": await explain(rig, generation.FLOOR, "uuid", f"'{old}'", mode),
-        "system": await explain(rig, generation.SYSTEM_BELOW, "uuid, bigint", f"'{old}', {newest}", mode),
-        "page": await explain(rig, generation.PAGE, "uuid, bigint", f"'{old}', {newest}", mode),
+        "delta": await explain(rig, step_reads.DELTA, "uuid, bigint", f"'{old}', {seen}", mode),
+        "floor": await explain(rig, step_reads.FLOOR, "uuid", f"'{old}'", mode),
+        "system": await explain(rig, step_reads.SYSTEM_BELOW, "uuid, bigint", f"'{old}', {newest}", mode),
+        "page": await explain(rig, step_reads.PAGE, "uuid, bigint", f"'{old}', {newest}", mode),
     }
 
     for name, plan in plans.items():

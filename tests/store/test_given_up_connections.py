@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import asyncpg
 import pytest
 
-from rookery.store.pool import Connection, Database, DatabaseConfig
+from rookery.store.db.pool import Connection, Database, DatabaseConfig
 from tests.database import PASSWORD, Server
 from tests.store.impostors import listening, message
 from tests.waiting import until

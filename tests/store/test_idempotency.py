@@ -9,9 +9,9 @@ from uuid import UUID
 import pytest
 
 from rookery.domain.chat.errors import InvalidInput
-from rookery.store import idempotency
-from rookery.store.access_errors import IdempotencyInProgress, IdempotencyMismatch
-from rookery.store.idempotency import Request
+from rookery.store.db import idempotency
+from rookery.store.db.idempotency import Request
+from rookery.store.people.errors import IdempotencyInProgress, IdempotencyMismatch
 from tests.store.accounts import person
 from tests.store.builders import World, open_world
 

@@ -10,8 +10,8 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from rookery.store import job_runs
-from rookery.store.job_runs import JobOutcome, JobRun
+from rookery.store.db import job_runs
+from rookery.store.db.job_runs import JobOutcome, JobRun
 from tests.store.accounts import open_pool
 
 NOW = datetime(2030, 1, 31, 15, 30, tzinfo=UTC)

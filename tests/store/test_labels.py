@@ -10,7 +10,7 @@ import pytest
 
 from rookery.domain.chat.errors import ChatNotFound, InvalidInput
 from rookery.domain.chat.messages import ChatId
-from rookery.store import chats, labels
+from rookery.store.chats import chats, labels
 from tests.store.builders import World, open_world
 
 

@@ -11,13 +11,13 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
-from rookery.store import audit, links, logins, sessions, users
-from rookery.store.access_errors import InvalidCredentials, LinkInvalid, PasswordsBusy, TooManyAttempts
-from rookery.store.audit import RequestInfo
-from rookery.store.links import LinkKind
-from rookery.store.logins import Logins
-from rookery.store.passwords import Passwords
-from rookery.store.users import Status, User, UserPatch
+from rookery.store.people import audit, logins, one_time_links, sessions, users
+from rookery.store.people.audit import RequestInfo
+from rookery.store.people.errors import InvalidCredentials, LinkInvalid, PasswordsBusy, TooManyAttempts
+from rookery.store.people.logins import Logins
+from rookery.store.people.one_time_links import LinkKind
+from rookery.store.people.passwords import Passwords
+from rookery.store.people.users import Status, User, UserPatch
 from rookery.testing import FakeClock
 from tests.store.accounts import PASSWORD, cheap_passwords, open_pool, person
 from tests.waiting import until
@@ -201,7 +201,7 @@ async def test_login_that_a_new_password_overtakes_opens_nothing(house: House) -
 async def test_password_chosen_by_a_link_is_not_replaced_by_a_change_that_began_before(house: House) -> None:
     chosen, wanted = "another-lamp-43", "third-lamp-4444"
     async with house.pool.acquire() as conn:
-        link = await links.create_link(conn, house.user.id, kind=LinkKind.RESET, now=house.clock.now())
+        link = await one_time_links.create_link(conn, house.user.id, kind=LinkKind.RESET, now=house.clock.now())
 
     class Meddler(Passwords):
         async def hash(self, password: str) -> str:
@@ -282,28 +282,28 @@ async def test_purge_removes_what_is_forgotten(house: House) -> None:
 async def test_link_chooses_a_password_once(house: House) -> None:
     now = house.clock.now()
     async with house.pool.acquire() as conn:
-        link = await links.create_link(conn, house.user.id, kind=LinkKind.RESET, now=now)
+        link = await one_time_links.create_link(conn, house.user.id, kind=LinkKind.RESET, now=now)
         hashed = await house.checker.hash("another-lamp-43")
 
-        assert (await links.find_link(conn, link.secret, now=now)).user.id == house.user.id
-        assert await links.use_link(conn, link.secret, password_hash=hashed, now=now) == house.user.id
+        assert (await one_time_links.find_link(conn, link.secret, now=now)).user.id == house.user.id
+        assert await one_time_links.use_link(conn, link.secret, password_hash=hashed, now=now) == house.user.id
         with pytest.raises(LinkInvalid):
-            await links.use_link(conn, link.secret, password_hash=hashed, now=now)
+            await one_time_links.use_link(conn, link.secret, password_hash=hashed, now=now)
     await house.logins.log_in("ada", "another-lamp-43")
 
 
 async def test_link_ends_after_a_day_and_with_the_next_one(house: House) -> None:
     now = house.clock.now()
     async with house.pool.acquire() as conn:
-        old = await links.create_link(conn, house.user.id, kind=LinkKind.INVITE, now=now)
-        new = await links.create_link(conn, house.user.id, kind=LinkKind.RESET, now=now)
+        old = await one_time_links.create_link(conn, house.user.id, kind=LinkKind.INVITE, now=now)
+        new = await one_time_links.create_link(conn, house.user.id, kind=LinkKind.RESET, now=now)
 
         for secret, at in [(old.secret, now), (new.secret, now + timedelta(hours=24)), ("garbage", now)]:
             with pytest.raises(LinkInvalid):
-                await links.find_link(conn, secret, now=at)
+                await one_time_links.find_link(conn, secret, now=at)
             with pytest.raises(LinkInvalid):
-                await links.use_link(conn, secret, password_hash="$argon2id$x", now=at)
-        assert await links.purge_links(conn, now=now + timedelta(hours=24)) == 1
+                await one_time_links.use_link(conn, secret, password_hash="$argon2id$x", now=at)
+        assert await one_time_links.purge_links(conn, now=now + timedelta(hours=24)) == 1
 
 
 async def test_failures_of_all_spellings_of_a_name_are_counted_together(house: House) -> None:

@@ -10,7 +10,7 @@ import pytest
 from rookery.domain.chat import parts
 from rookery.domain.chat.messages import ChatId, Effort, Message, MessageId, Role, Visibility
 from rookery.domain.chat.prompt import PromptRow
-from rookery.store import messages, streaming
+from rookery.store.chats import messages, stream_reads
 from tests.store.builders import World, open_world
 
 
@@ -67,7 +67,7 @@ async def test_people_see_live_rows_meant_for_them_in_order(world: World) -> Non
     other, _ = await chat_with(world, 1)
 
     assert ids((await messages.list_oldest(world.conn, chat, limit=10)).messages) == seen
-    assert told_ids((await streaming.list_window(world.conn, chat, tail=10)).rows) == seen
+    assert told_ids((await stream_reads.list_window(world.conn, chat, tail=10)).rows) == seen
     assert await messages.find_visible(world.conn, chat, message_id=removed) is None
     assert await messages.find_visible(world.conn, other, message_id=seen[0]) is None
 
@@ -98,9 +98,9 @@ async def test_a_missing_chat_has_no_messages(world: World) -> None:
     await chat_with(world, 1)
 
     assert await messages.list_oldest(world.conn, nowhere, limit=5) == messages.MessagePage((), False)
-    assert await streaming.list_window(world.conn, nowhere, tail=5) == streaming.Page((), False)
+    assert await stream_reads.list_window(world.conn, nowhere, tail=5) == stream_reads.Page((), False)
     assert await messages.list_prompt(world.conn, nowhere) == ()
-    assert await streaming.list_delta(world.conn, nowhere, seen=0, limit=5) == ()
+    assert await stream_reads.list_delta(world.conn, nowhere, seen=0, limit=5) == ()
 
 
 async def test_the_prompt_is_everything_for_the_model_before_the_first_compaction(world: World) -> None:

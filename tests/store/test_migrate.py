@@ -11,9 +11,11 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from rookery.store import disabled_users, machine, migrate
-from rookery.store.errors import DatabaseUnsuitable, LockTimeout, SchemaUnusable
-from rookery.store.pool import DatabaseConfig
+from rookery.store import machine
+from rookery.store.db import migrate
+from rookery.store.db.errors import DatabaseUnsuitable, LockTimeout, SchemaUnusable
+from rookery.store.db.pool import DatabaseConfig
+from rookery.store.people import disabled_users
 from rookery.testing import FakeClock
 from tests.database import Server
 from tests.store.impostors import TransactionPooler, listening
@@ -491,7 +493,7 @@ async def test_a_transaction_pooler_is_refused_before_anything_is_created(
 RACER = """
 import asyncio, pathlib, sys
 from rookery.store import machine, migrate
-from rookery.store.pool import DatabaseConfig
+from rookery.store.db.pool import DatabaseConfig
 url, folder = sys.argv[1:]
 print("ready", flush=True)
 sys.stdin.readline()

@@ -15,10 +15,10 @@ from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import Effort
 from rookery.domain.models import options as models_options
 from rookery.domain.models.options import FAMILIES, ModelOptions, ProviderType
-from rookery.store import model_configs, providers
-from rookery.store.model_configs import ModelConfigDraft, ModelConfigPatch
-from rookery.store.model_errors import ModelConfigNotFound, ProviderUnavailable
-from rookery.store.providers import ProviderPatch
+from rookery.store.models import model_configs, providers
+from rookery.store.models.errors import ModelConfigNotFound, ProviderUnavailable
+from rookery.store.models.model_configs import ModelConfigDraft, ModelConfigPatch
+from rookery.store.models.providers import ProviderPatch
 from tests.store.models import RING, Nest, open_nest
 
 

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from rookery.store import users
-from rookery.store.name_repair import NameRepair, repair_names
-from rookery.store.users import User
+from rookery.store.people import users
+from rookery.store.people.name_repair import NameRepair, repair_names
+from rookery.store.people.users import User
 from tests.store.accounts import person
 from tests.store.builders import World, open_world
 from tests.waiting import until

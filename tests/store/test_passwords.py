@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from rookery.domain.chat.errors import InvalidInput
-from rookery.store import passwords
-from rookery.store.access_errors import PasswordsBusy
-from rookery.store.passwords import Passwords
+from rookery.store.people import passwords
+from rookery.store.people.errors import PasswordsBusy
+from rookery.store.people.passwords import Passwords
 from tests.store.accounts import PASSWORD, cheap_passwords
 from tests.waiting import until
 

@@ -12,8 +12,8 @@ import pytest
 
 from rookery.domain.chat.errors import ChatNotFound, ChatNotRoot, InvalidInput
 from rookery.domain.chat.messages import ChatId
-from rookery.store import pins
-from rookery.store.pins import Pin
+from rookery.store.chats import pins
+from rookery.store.chats.pins import Pin
 from tests.store.builders import OPEN, World, open_world
 
 

@@ -8,9 +8,9 @@ from random import Random
 import asyncpg
 import pytest
 
-from rookery.store import pool
-from rookery.store.errors import DatabaseUnreachable, DatabaseUnsuitable, StoreError
-from rookery.store.pool import Database, DatabaseConfig, PoolStats
+from rookery.store.db import pool
+from rookery.store.db.errors import DatabaseUnreachable, DatabaseUnsuitable, StoreError
+from rookery.store.db.pool import Database, DatabaseConfig, PoolStats
 from tests.database import PASSWORD, Server
 from tests.store.impostors import TransactionPooler, listening, old_server, stubborn_pooler, web_server
 from tests.waiting import until

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from rookery.health import ReplicaHealth
-from rookery.store.pool import Database, DatabaseConfig
-from rookery.store.pool_waits import PoolWaits
+from rookery.store.db.pool import Database, DatabaseConfig
+from rookery.store.db.pool_waits import PoolWaits
 from rookery.worker.config import WorkerConfig
 from tests.waiting import until
 

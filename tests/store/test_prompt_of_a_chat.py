@@ -13,7 +13,8 @@ from rookery.domain.chat.prompt_parts import PromptReasoning, PromptResult, Prom
 from rookery.domain.content.attachments import FileRules
 from rookery.llm.anthropic.wire import AnthropicFormat
 from rookery.llm.types import Call, Capabilities
-from rookery.store import machine, messages
+from rookery.store import machine
+from rookery.store.chats import messages
 from tests.store.machine.rig import Rig, call, calling, make_rig
 from tests.wire.closed import check_anthropic
 

@@ -10,8 +10,8 @@ import pytest
 from rookery.domain.chat import parts
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import ChatId
-from rookery.store import prompts
-from rookery.store.prompts import Prompt
+from rookery.store.chats import sent_messages
+from rookery.store.chats.sent_messages import Prompt
 from tests.store.shelves import Shelf, open_shelf
 
 
@@ -92,9 +92,9 @@ async def test_a_limit_out_of_range_is_refused_by_name(shelf: Shelf, limit: int)
 async def test_long_prompts_are_cut_off_from_the_oldest_on(shelf: Shelf) -> None:
     chat = await shelf.chat()
     await shelf.world.message(chat, "small and old", role="user")
-    await shelf.world.message(chat, "x" * prompts.MAX_BYTES, role="user")
+    await shelf.world.message(chat, "x" * sent_messages.MAX_BYTES, role="user")
 
-    assert [len(text) for text in await asked(shelf, chat)] == [prompts.MAX_BYTES]
+    assert [len(text) for text in await asked(shelf, chat)] == [sent_messages.MAX_BYTES]
     await shelf.world.message(chat, "newest", role="user")
     assert await asked(shelf, chat) == ["newest"]
 
@@ -149,6 +149,6 @@ async def test_a_query_that_is_too_long_is_refused_by_name(shelf: Shelf) -> None
 async def test_prompts_of_a_long_chat_are_read_from_its_end(shelf: Shelf) -> None:
     chat = await shelf.world.long_chat(shelf.id("ada"))
 
-    for plan in await shelf.world.plans(prompts.LIST_OF_CHAT, chat, 5):
+    for plan in await shelf.world.plans(sent_messages.LIST_OF_CHAT, chat, 5):
         assert "messages_role" in plan, plan
         assert "Seq Scan" not in plan, plan

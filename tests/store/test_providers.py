@@ -14,8 +14,8 @@ import pytest
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.models.options import ProviderType
 from rookery.llm.secrets import KeyRing, SecretStr, new_key
-from rookery.store import env_providers, model_configs, providers, sealed, user_keys
-from rookery.store.model_errors import (
+from rookery.store.models import env_providers, model_configs, providers, sealed_values, user_keys
+from rookery.store.models.errors import (
     KeysMissing,
     NameTaken,
     ProviderNotFound,
@@ -24,7 +24,7 @@ from rookery.store.model_errors import (
     UserKeyNotFound,
     UserKeysDisabled,
 )
-from rookery.store.providers import ProviderDraft, ProviderPatch
+from rookery.store.models.providers import ProviderDraft, ProviderPatch
 from tests.store.models import KEY, RING, Nest, open_nest
 
 
@@ -208,7 +208,7 @@ async def test_headers_of_an_older_version_are_sealed_once(nest: Nest) -> None:
 async def test_sealed_headers_move_to_another_key_of_the_ring(nest: Nest) -> None:
     provider = await nest.provider(options={"headers": HEADERS})
 
-    rotation = await sealed.rotate(nest.conn, RING, full=True)
+    rotation = await sealed_values.rotate(nest.conn, RING, full=True)
 
     moved = await providers.get_provider(nest.conn, provider.id)
     assert rotation.unreadable == 0
@@ -381,10 +381,10 @@ async def test_rotation_takes_every_value_off_the_old_key(nest: Nest) -> None:
     user = await nest.user()
     await user_keys.put_user_key(nest.conn, user, provider_id=provider.id, api_key=SecretStr("mine-12345"), ring=before)
 
-    assert await sealed.count_by_key_id(nest.conn, both) == {"old": 2}
-    rotation = await sealed.rotate(nest.conn, both)
-    again = await sealed.rotate(nest.conn, both)
-    full = await sealed.rotate(nest.conn, after, full=True)
+    assert await sealed_values.count_by_key_id(nest.conn, both) == {"old": 2}
+    rotation = await sealed_values.rotate(nest.conn, both)
+    again = await sealed_values.rotate(nest.conn, both)
+    full = await sealed_values.rotate(nest.conn, after, full=True)
 
     assert (rotation.by_key_id, rotation.rewrapped, rotation.unreadable) == ({"new": 2}, 2, 0)
     assert (again.rewrapped, full.rewrapped) == (0, 2)
@@ -402,7 +402,7 @@ async def test_rotation_takes_every_value_off_the_old_key(nest: Nest) -> None:
 async def test_rotation_counts_and_keeps_what_it_cannot_open(nest: Nest) -> None:
     provider = await nest.provider()
 
-    rotation = await sealed.rotate(nest.conn, KeyRing.parse(new_key("other")))
+    rotation = await sealed_values.rotate(nest.conn, KeyRing.parse(new_key("other")))
 
     assert (rotation.by_key_id, rotation.unreadable) == ({"test": 1}, 1)
     assert (await providers.get_provider(nest.conn, provider.id)).api_key_enc == provider.api_key_enc

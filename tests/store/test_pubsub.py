@@ -13,8 +13,8 @@ import asyncpg
 import pytest
 
 from rookery.runtime.clock import SystemClock
-from rookery.store import pool
-from rookery.store.hints import (
+from rookery.store.db import pool
+from rookery.store.db.hints import (
     CHANNELS,
     AccessHint,
     ChatHint,
@@ -25,8 +25,8 @@ from rookery.store.hints import (
     WatchHint,
     WatchKind,
 )
-from rookery.store.pool import Database, DatabaseConfig
-from rookery.store.pubsub import Bus, Listener, Notifier, NotifyProbe, OversizedHint
+from rookery.store.db.pool import Database, DatabaseConfig
+from rookery.store.db.pubsub import Bus, Listener, Notifier, NotifyProbe, OversizedHint
 from rookery.testing import FakeClock
 from tests.database import Server
 from tests.waiting import until

@@ -17,10 +17,10 @@ import asyncpg
 import pytest
 
 from rookery.runtime.clock import SystemClock
-from rookery.store import pool, replicas
-from rookery.store.errors import DatabaseUnreachable, DatabaseUnsuitable
-from rookery.store.pool import Database, DatabaseConfig
-from rookery.store.replicas import Presence, Replica, ReplicaState
+from rookery.store.db import pool, replicas
+from rookery.store.db.errors import DatabaseUnreachable, DatabaseUnsuitable
+from rookery.store.db.pool import Database, DatabaseConfig
+from rookery.store.db.replicas import Presence, Replica, ReplicaState
 from rookery.testing import FakeClock
 from tests.database import Server
 from tests.waiting import until
@@ -453,8 +453,8 @@ from datetime import timedelta
 from random import Random
 from uuid import UUID
 from rookery.runtime.clock import SystemClock
-from rookery.store.pool import DatabaseConfig, connect
-from rookery.store.replicas import Presence, Replica
+from rookery.store.db.pool import DatabaseConfig, connect
+from rookery.store.db.replicas import Presence, Replica
 
 async def main():
     config = DatabaseConfig(sys.argv[1])

@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from rookery.domain.chat.states import State
-from rookery.store import retention
+from rookery.store.chats import retention
 from tests.store.machine.rig import Rig, make_rig
 from tests.waiting import until
 

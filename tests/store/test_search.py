@@ -15,8 +15,8 @@ from rookery.domain.chat import parts
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import ChatId, MessageId
 from rookery.domain.content.search_query import Archived, ChatQuery, Source
-from rookery.store import chat_list, chats, search
-from rookery.store.chat_list import Wanted
+from rookery.store.chats import chat_list, chats, search
+from rookery.store.chats.chat_list import Wanted
 from tests.store.builders import World, open_world
 
 # Hyphenated words of four-byte characters, 200,000 in all: each part and each whole is a lexeme, together over 1 MiB.

@@ -10,10 +10,11 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from rookery.store import credentials, migrate, sessions, users
-from rookery.store.access_errors import SessionExpired, SessionKeyRequired, SessionNotFound, Unauthenticated
-from rookery.store.credentials import Kind
-from rookery.store.users import Status, UserPatch
+from rookery.store.db import migrate
+from rookery.store.people import credentials, sessions, users
+from rookery.store.people.credentials import Kind
+from rookery.store.people.errors import SessionExpired, SessionKeyRequired, SessionNotFound, Unauthenticated
+from rookery.store.people.users import Status, UserPatch
 from tests.store.accounts import person
 from tests.store.builders import World, open_world
 

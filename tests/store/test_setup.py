@@ -12,11 +12,11 @@ import pytest
 
 from rookery.domain.access.rights import Role
 from rookery.domain.chat.errors import InvalidInput
-from rookery.store import sessions, setup, users
-from rookery.store.access_errors import AlreadySetUp, WrongSetupToken
-from rookery.store.operator import ensure_operator
-from rookery.store.passwords import Passwords
-from rookery.store.users import UserDraft
+from rookery.store.people import first_admin, sessions, users
+from rookery.store.people.errors import AlreadySetUp, WrongSetupToken
+from rookery.store.people.operator import ensure_operator
+from rookery.store.people.passwords import Passwords
+from rookery.store.people.users import UserDraft
 from rookery.testing import FakeClock
 from tests.store.accounts import PASSWORD, cheap_passwords, open_pool
 
@@ -30,14 +30,14 @@ class FirstRun:
 
     async def token(self, data_dir: Path | None = None, *, configured: str | None = None) -> str | None:
         async with self.pool.acquire() as conn:
-            return await setup.ensure_token(
+            return await first_admin.ensure_token(
                 conn, data_dir or self.data_dir, now=self.clock.now(), configured=configured
             )
 
     async def complete(
         self, token: str | None, email: str = "ada@example.org", password: str = PASSWORD
-    ) -> setup.SetUp:
-        return await setup.complete(
+    ) -> first_admin.SetUp:
+        return await first_admin.complete(
             self.pool,
             self.checker,
             token=token or "",
@@ -62,7 +62,7 @@ async def test_holder_of_the_token_becomes_the_administrator(first_run: FirstRun
 
     assert (done.user.role, done.user.username) == (Role.ADMIN, "ada")
     async with first_run.pool.acquire() as conn:
-        assert not await setup.is_setup_needed(conn)
+        assert not await first_admin.is_setup_needed(conn)
         found = await sessions.authenticate(conn, done.session.cookie, done.session.key, now=first_run.clock.now())
     assert found.user.id == done.user.id
 
@@ -70,10 +70,10 @@ async def test_holder_of_the_token_becomes_the_administrator(first_run: FirstRun
 async def test_token_lies_in_the_data_directory_for_its_owner_only(first_run: FirstRun) -> None:
     token = await first_run.token()
 
-    path = first_run.data_dir / setup.TOKEN_FILE
+    path = first_run.data_dir / first_admin.TOKEN_FILE
     assert path.read_text().strip() == token
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert [entry.name for entry in first_run.data_dir.iterdir()] == [setup.TOKEN_FILE]
+    assert [entry.name for entry in first_run.data_dir.iterdir()] == [first_admin.TOKEN_FILE]
     assert str(token) not in str(await first_run.pool.fetchval("SELECT t::text FROM setup_tokens t"))
 
 
@@ -142,7 +142,7 @@ async def test_token_and_file_end_with_the_first_administrator(first_run: FirstR
 
 
 async def test_empty_file_is_replaced(first_run: FirstRun) -> None:
-    (first_run.data_dir / setup.TOKEN_FILE).write_text("")
+    (first_run.data_dir / first_admin.TOKEN_FILE).write_text("")
 
     assert await first_run.token()
 
@@ -150,7 +150,7 @@ async def test_empty_file_is_replaced(first_run: FirstRun) -> None:
 async def test_operator_of_the_machine_does_not_stand_in_the_way(first_run: FirstRun) -> None:
     async with first_run.pool.acquire() as conn:
         await ensure_operator(conn)
-        assert await setup.is_setup_needed(conn)
+        assert await first_admin.is_setup_needed(conn)
 
     done = await first_run.complete(await first_run.token())
 

@@ -12,8 +12,8 @@ import pytest
 
 from rookery.domain.chat.errors import ChatNotFound, ChatNotRoot, InvalidInput
 from rookery.domain.chat.messages import ChatId
-from rookery.store import shares
-from rookery.store.shares import ShareChange, SharePatch, SharingSettings
+from rookery.store.chats import shares
+from rookery.store.chats.shares import ShareChange, SharePatch, SharingSettings
 from tests.store.accounts import person
 from tests.store.builders import World, open_world
 

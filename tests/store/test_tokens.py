@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from rookery.domain.access.rights import Scope
 from rookery.domain.chat.errors import InvalidInput
-from rookery.store import credentials, tokens, users
-from rookery.store.access_errors import AlreadyExists, QuotaExceeded, TokenExpired, TokenNotFound, Unauthenticated
-from rookery.store.credentials import Kind
-from rookery.store.users import Status, UserPatch
+from rookery.store.people import credentials, tokens, users
+from rookery.store.people.credentials import Kind
+from rookery.store.people.errors import AlreadyExists, QuotaExceeded, TokenExpired, TokenNotFound, Unauthenticated
+from rookery.store.people.users import Status, UserPatch
 from rookery.telemetry.redaction import hide_secrets
 from tests.store.accounts import person
 from tests.store.builders import World, open_world

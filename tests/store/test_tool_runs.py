@@ -15,8 +15,9 @@ from rookery.domain.chat.chat import Fence
 from rookery.domain.chat.errors import StaleFence
 from rookery.domain.chat.messages import ChatId, MessageId
 from rookery.domain.chat.states import State
-from rookery.store import machine, tool_runs
-from rookery.store.tool_runs import Call, RunStatus, ToolRun
+from rookery.store import machine
+from rookery.store.chats import tool_runs
+from rookery.store.chats.tool_runs import Call, RunStatus, ToolRun
 from tests.store.machine.rig import Rig, call, calling, make_rig
 
 

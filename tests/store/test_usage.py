@@ -12,11 +12,12 @@ import pytest
 
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import ChatId
-from rookery.store import settings, spending, usage
-from rookery.store.model_configs import ModelConfig
-from rookery.store.model_errors import SpendLimitReached
-from rookery.store.spending import PeriodKind, SpendSettings
-from rookery.store.usage import CallStatus, Entry, GroupBy, KeySource
+from rookery.store.models import spending, usage
+from rookery.store.models.errors import SpendLimitReached
+from rookery.store.models.model_configs import ModelConfig
+from rookery.store.models.spending import PeriodKind, SpendSettings
+from rookery.store.models.usage import CallStatus, Entry, GroupBy, KeySource
+from rookery.store.settings import settings
 from tests.store.models import Nest, open_nest
 
 NOW = datetime(2030, 5, 15, 12, tzinfo=UTC)  # a Wednesday

@@ -10,9 +10,9 @@ from uuid import UUID
 
 import pytest
 
-from rookery.store import usage, usage_daily
-from rookery.store.model_configs import ModelConfig
-from rookery.store.usage import CallStatus, Entry, KeySource
+from rookery.store.models import usage, usage_daily
+from rookery.store.models.model_configs import ModelConfig
+from rookery.store.models.usage import CallStatus, Entry, KeySource
 from tests.store.models import Nest, open_nest
 
 NOW = datetime(2030, 5, 15, 0, 30, tzinfo=UTC)

@@ -11,9 +11,10 @@ import pytest
 
 from rookery.domain.access.rights import Role
 from rookery.domain.chat.errors import InvalidInput
-from rookery.store import migrate, users
-from rookery.store.access_errors import AlreadyExists, InUse, LastAdmin, UserNotFound
-from rookery.store.users import Status, UserDraft, UserPatch
+from rookery.store.db import migrate
+from rookery.store.people import users
+from rookery.store.people.errors import AlreadyExists, InUse, LastAdmin, UserNotFound
+from rookery.store.people.users import Status, UserDraft, UserPatch
 from tests.database import Server, fresh_database
 from tests.store.accounts import person
 from tests.store.builders import World, open_world

@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 
 from rookery.domain.chat.messages import ChatId
-from rookery.store import workspace_context
-from rookery.store.workspace_context import ContextResource, Snapshot
+from rookery.store.workspaces import context
+from rookery.store.workspaces.context import ContextResource, Snapshot
 from tests.store.builders import World, open_world
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -38,70 +38,70 @@ def snapshot(workspace_id: UUID, text: str, *, generation: int = 1, version: int
 
 
 async def bodies(world: World, chat_id: ChatId) -> list[str | None]:
-    return [each.body for each in await workspace_context.list_resources(world.conn, chat_id)]
+    return [each.body for each in await context.list_resources(world.conn, chat_id)]
 
 
 async def test_pin_copies_the_newest_snapshot_and_keeps_it(world: World) -> None:
     owner = await world.user()
     chat_id, place = await world.chat(owner), await workspace(world, owner, "one")
-    await workspace_context.bind(world.conn, chat_id, place)
+    await context.bind(world.conn, chat_id, place)
 
-    assert not await workspace_context.pin(world.conn, chat_id)
-    assert (await workspace_context.read_pin(world.conn, chat_id)).hash is None
+    assert not await context.pin(world.conn, chat_id)
+    assert (await context.read_pin(world.conn, chat_id)).hash is None
 
-    await workspace_context.write_snapshot(world.conn, snapshot(place, "first"))
-    assert await workspace_context.list_unpinned(world.conn, place) == [chat_id]
-    assert await workspace_context.pin(world.conn, chat_id)
-    await workspace_context.write_snapshot(world.conn, snapshot(place, "second", version=2))
+    await context.write_snapshot(world.conn, snapshot(place, "first"))
+    assert await context.list_unpinned(world.conn, place) == [chat_id]
+    assert await context.pin(world.conn, chat_id)
+    await context.write_snapshot(world.conn, snapshot(place, "second", version=2))
 
-    assert await workspace_context.list_unpinned(world.conn, place) == []
+    assert await context.list_unpinned(world.conn, place) == []
     assert await bodies(world, chat_id) == ["first", None]
-    assert (await workspace_context.list_resources(world.conn, chat_id))[1].tools == [{"name": "look"}]
+    assert (await context.list_resources(world.conn, chat_id))[1].tools == [{"name": "look"}]
 
 
 async def test_other_snapshot_marks_the_chat_once_until_it_is_pinned_again(world: World) -> None:
     owner = await world.user()
     chat_id, place = await world.chat(owner), await workspace(world, owner, "one")
-    await workspace_context.bind(world.conn, chat_id, place)
-    await workspace_context.write_snapshot(world.conn, snapshot(place, "first"))
-    await workspace_context.pin(world.conn, chat_id)
+    await context.bind(world.conn, chat_id, place)
+    await context.write_snapshot(world.conn, snapshot(place, "first"))
+    await context.pin(world.conn, chat_id)
 
-    assert await workspace_context.mark_dirty(world.conn, place, context_hash="first", now=NOW) == []
-    marked = await workspace_context.mark_dirty(world.conn, place, context_hash="second", now=NOW)
-    again = await workspace_context.mark_dirty(world.conn, place, context_hash="third", now=NOW)
+    assert await context.mark_dirty(world.conn, place, context_hash="first", now=NOW) == []
+    marked = await context.mark_dirty(world.conn, place, context_hash="second", now=NOW)
+    again = await context.mark_dirty(world.conn, place, context_hash="third", now=NOW)
 
     assert ([each.chat_id for each in marked], again) == ([chat_id], [])
-    assert (await workspace_context.read_pin(world.conn, chat_id)).dirty_since == NOW
-    await workspace_context.pin(world.conn, chat_id)
-    assert (await workspace_context.read_pin(world.conn, chat_id)).dirty_since is None
+    assert (await context.read_pin(world.conn, chat_id)).dirty_since == NOW
+    await context.pin(world.conn, chat_id)
+    assert (await context.read_pin(world.conn, chat_id)).dirty_since is None
 
 
 async def test_another_binding_forgets_the_instructions_at_once(world: World) -> None:
     owner = await world.user()
     chat_id = await world.chat(owner)
     old, new = await workspace(world, owner, "old"), await workspace(world, owner, "new")
-    await workspace_context.bind(world.conn, chat_id, old)
-    await workspace_context.write_snapshot(world.conn, snapshot(old, "old project"))
-    await workspace_context.pin(world.conn, chat_id)
-    await workspace_context.write_generation(world.conn, chat_id, workspace_id=old, generation=1)
+    await context.bind(world.conn, chat_id, old)
+    await context.write_snapshot(world.conn, snapshot(old, "old project"))
+    await context.pin(world.conn, chat_id)
+    await context.write_generation(world.conn, chat_id, workspace_id=old, generation=1)
 
-    await workspace_context.bind(world.conn, chat_id, new)
+    await context.bind(world.conn, chat_id, new)
 
-    pin = await workspace_context.read_pin(world.conn, chat_id)
+    pin = await context.read_pin(world.conn, chat_id)
     assert (pin.workspace_id, pin.workspace_generation, pin.hash, pin.pinned_workspace_id) == (new, None, None, None)
     assert await bodies(world, chat_id) == []
-    assert not await workspace_context.write_generation(world.conn, chat_id, workspace_id=old, generation=2)
-    assert not await workspace_context.pin(world.conn, chat_id)
+    assert not await context.write_generation(world.conn, chat_id, workspace_id=old, generation=2)
+    assert not await context.pin(world.conn, chat_id)
 
 
 async def test_older_snapshot_never_overwrites_a_newer_one(world: World) -> None:
     place = await workspace(world, await world.user(), "one")
 
-    assert await workspace_context.write_snapshot(world.conn, snapshot(place, "new", generation=2, version=3))
-    assert not await workspace_context.write_snapshot(world.conn, snapshot(place, "old", generation=2, version=2))
-    assert not await workspace_context.write_snapshot(world.conn, snapshot(place, "dead", generation=1, version=9))
-    assert await workspace_context.write_snapshot(world.conn, snapshot(place, "restarted", generation=3, version=1))
+    assert await context.write_snapshot(world.conn, snapshot(place, "new", generation=2, version=3))
+    assert not await context.write_snapshot(world.conn, snapshot(place, "old", generation=2, version=2))
+    assert not await context.write_snapshot(world.conn, snapshot(place, "dead", generation=1, version=9))
+    assert await context.write_snapshot(world.conn, snapshot(place, "restarted", generation=3, version=1))
 
-    found = await workspace_context.find_snapshot(world.conn, place)
+    found = await context.find_snapshot(world.conn, place)
     assert found is not None
     assert found.hash == "restarted"

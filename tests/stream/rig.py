@@ -23,10 +23,10 @@ from rookery.domain.chat.messages import ChatId, MessageId, NewMessage, Role
 from rookery.domain.chat.parts import Text
 from rookery.runtime.clock import Clock, SystemClock
 from rookery.store import machine
-from rookery.store.hints import Hint
+from rookery.store.db.hints import Hint
+from rookery.store.db.pubsub import Bus
+from rookery.store.db.replicas import Replica
 from rookery.store.machine import Machine
-from rookery.store.pubsub import Bus
-from rookery.store.replicas import Replica
 from rookery.stream.guard import Grant, Right
 from rookery.stream.listening import internal_unix
 from rookery.stream.params import StreamParams

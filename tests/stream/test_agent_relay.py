@@ -16,8 +16,8 @@ from aiohttp import web
 
 from rookery.domain.chat.messages import ChatId
 from rookery.runtime.clock import SystemClock
-from rookery.store import workspace_context
-from rookery.store.workspaces import Workspace
+from rookery.store.workspaces import context
+from rookery.store.workspaces.workspaces import Workspace
 from rookery.stream.listening import serving
 from rookery.stream.relay.agents import AgentGate, AgentPeers
 from rookery.stream.relay.tokens import TokenCheck, mint
@@ -93,7 +93,7 @@ async def pair(database_url: str) -> AsyncIterator[Pair]:
         places = StorePlaces(replace(here.parts, peers=peers))
         stack.push_async_callback(places.close)
         chat_id = await yard.world.chat(yard.owner)
-        await workspace_context.bind(yard.world.conn, chat_id, workspace.id)
+        await context.bind(yard.world.conn, chat_id, workspace.id)
         made = Pair(yard, agent, workspace, chat_id, f"ws://{address}", here.parts.replica_id, gate, places)
         await made.move(made.url)
         yield made

@@ -15,7 +15,7 @@ from rookery.domain.chat.messages import ChatId, MessageId, NewMessage, Role, Vi
 from rookery.domain.chat.parts import File, HookContext, Text
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import machine
-from rookery.store.hints import MiscHint
+from rookery.store.db.hints import MiscHint
 from rookery.stream.loop import MAX_REBASES
 from rookery.worker import deltas
 from rookery.worker.parts import EpisodeFull

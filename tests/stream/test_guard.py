@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from rookery.store.hints import AccessHint
+from rookery.store.db.hints import AccessHint
 from rookery.stream.guard import Grant, Right, concerns
 from rookery.stream.params import StreamParams
 from tests.stream.rig import Rig, open_rig

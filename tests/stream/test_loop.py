@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from rookery.domain.chat.chat import Chat
 from rookery.domain.chat.messages import ChatId
-from rookery.store.hints import ChatHint
+from rookery.store.db.hints import ChatHint
 from rookery.stream.loop import LoopStats, Step, StreamLoop, Target, Verdict
 from rookery.stream.sync import Batch, Snapshot
 from rookery.worker.deltas import PartEvent

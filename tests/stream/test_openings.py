@@ -6,7 +6,7 @@ import asyncio
 from uuid import uuid4
 
 from rookery.store import machine
-from rookery.store.hints import MiscHint
+from rookery.store.db.hints import MiscHint
 from rookery.stream.follow import MAX_DEBUG_PENDING
 from rookery.stream.guard import Grant
 from rookery.stream.params import StreamParams

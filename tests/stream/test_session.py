@@ -12,7 +12,7 @@ import pytest
 from rookery.domain.chat.chat import Chat
 from rookery.domain.chat.errors import ChatNotFound
 from rookery.domain.chat.messages import ChatId
-from rookery.store.hints import ChatHint
+from rookery.store.db.hints import ChatHint
 from rookery.stream.errors import ReplicaDraining, TooManyStreams
 from rookery.stream.guard import Grant
 from rookery.stream.params import StreamParams

@@ -12,7 +12,7 @@ import pytest
 
 from rookery.domain.chat.messages import ChatId, Role
 from rookery.domain.chat.parts import Source, Text
-from rookery.store.hints import MiscHint
+from rookery.store.db.hints import MiscHint
 from rookery.stream.follow import ChatStream
 from rookery.stream.guard import Grant
 from rookery.stream.outbox import Frame

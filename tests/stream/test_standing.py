@@ -10,7 +10,7 @@ import pytest
 
 from rookery.domain.access.rights import Role
 from rookery.runtime.clock import SystemClock
-from rookery.store import sessions
+from rookery.store.people import sessions
 from rookery.stream.guard import Grant, Right
 from rookery.stream.standing import ReadTeller, StandingCheck
 from rookery.testing.clock import FakeClock

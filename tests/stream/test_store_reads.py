@@ -11,7 +11,7 @@ from msgspec import UNSET
 from rookery.domain.chat.messages import ChatId, MessageId
 from rookery.domain.chat.parts import Text
 from rookery.domain.chat.prompt import PromptRow
-from rookery.store import chat_reads, streaming
+from rookery.store.chats import chat_reads, stream_reads
 from tests.store.builders import World, open_world
 
 
@@ -32,18 +32,18 @@ def ids_of(rows: Iterable[PromptRow]) -> list[MessageId]:
 
 async def test_messages_of_a_long_chat_are_found_by_index(world: World) -> None:
     chat_id = await world.long_chat(await world.user())
-    newest = await streaming.find_newest_id(world.conn, chat_id)
+    newest = await stream_reads.find_newest_id(world.conn, chat_id)
     assert newest is not None
     seen = (await world.versions(chat_id))["history_version"]
 
     plans: dict[str, list[tuple[str, tuple[object, ...]]]] = {
         "messages_live": [
-            (streaming.WINDOW, (chat_id, 200, 8_000_000)),
-            (streaming.AFTER, (chat_id, newest - 10, 1001)),
-            (streaming.MEASURE, (chat_id, newest - 10, 1001)),
-            (streaming.NEWEST_ID, (chat_id,)),
+            (stream_reads.WINDOW, (chat_id, 200, 8_000_000)),
+            (stream_reads.AFTER, (chat_id, newest - 10, 1001)),
+            (stream_reads.MEASURE, (chat_id, newest - 10, 1001)),
+            (stream_reads.NEWEST_ID, (chat_id,)),
         ],
-        "messages_revision": [(streaming.DELTA, (chat_id, seen, 1001))],
+        "messages_revision": [(stream_reads.DELTA, (chat_id, seen, 1001))],
     }
 
     for index, statements in plans.items():
@@ -57,8 +57,8 @@ async def test_chats_are_polled_by_key(world: World) -> None:
     owner = await world.user()
     chat_id = await world.long_chat(owner, length=10, others=300)
 
-    hints = await streaming.poll(world.conn, [chat_id, uuid4()])
-    plans = await world.plans(streaming.POLL.replace("$1", "$1::uuid[]"), "{" + str(chat_id) + "}")
+    hints = await stream_reads.poll(world.conn, [chat_id, uuid4()])
+    plans = await world.plans(stream_reads.POLL.replace("$1", "$1::uuid[]"), "{" + str(chat_id) + "}")
 
     assert [hint.chat_id for hint in hints] == [chat_id]
     assert (hints[0].status, hints[0].archived, hints[0].gone) == ("waiting", False, False)
@@ -95,7 +95,7 @@ async def test_window_has_figures_and_tells_of_older_ones(world: World) -> None:
     await world.conn.execute("ALTER TABLE chat_messages DISABLE TRIGGER USER")
     await world.conn.execute("UPDATE chat_messages SET input_tokens = 7, cost_micros = 3, runtime_ms = 9")
 
-    page = await streaming.list_window(world.conn, chat_id, tail=2)
+    page = await stream_reads.list_window(world.conn, chat_id, tail=2)
 
     assert page.has_more
     assert [row.message.parts() for row in page.rows] == [(Text("1"),), (Text("2"),)]
@@ -107,17 +107,17 @@ async def test_window_has_figures_and_tells_of_older_ones(world: World) -> None:
 async def test_window_ends_at_its_tail(world: World) -> None:
     chat_id, ids = await chat_with(world, 5)
 
-    page = await streaming.list_window(world.conn, chat_id, tail=2)
+    page = await stream_reads.list_window(world.conn, chat_id, tail=2)
 
     assert (ids_of(page.rows), page.has_more) == (ids[3:], True)
-    assert (await streaming.list_window(world.conn, chat_id, tail=5)).has_more is False
+    assert (await stream_reads.list_window(world.conn, chat_id, tail=5)).has_more is False
 
 
 async def test_window_ends_at_its_size(world: World) -> None:
     chat_id = await world.chat(await world.user())
     ids = [await world.message(chat_id, "x" * 1000) for _ in range(4)]
 
-    page = await streaming.list_window(world.conn, chat_id, tail=10, max_bytes=2500)
+    page = await stream_reads.list_window(world.conn, chat_id, tail=10, max_bytes=2500)
 
     assert (ids_of(page.rows), page.has_more) == (ids[2:], True)
 
@@ -127,7 +127,7 @@ async def test_window_of_one_huge_message_holds_it(world: World) -> None:
     await world.message(chat_id, "small")
     large = await world.message(chat_id, "x" * 5000)
 
-    page = await streaming.list_window(world.conn, chat_id, tail=10, max_bytes=1000)
+    page = await stream_reads.list_window(world.conn, chat_id, tail=10, max_bytes=1000)
 
     assert (ids_of(page.rows), page.has_more) == ([large], True)
 
@@ -135,7 +135,7 @@ async def test_window_of_one_huge_message_holds_it(world: World) -> None:
 async def test_window_without_a_tail_holds_nothing_but_knows_of_more(world: World) -> None:
     chat_id, _ = await chat_with(world, 1)
 
-    assert await streaming.list_window(world.conn, chat_id, tail=0) == streaming.Page((), True)
+    assert await stream_reads.list_window(world.conn, chat_id, tail=0) == stream_reads.Page((), True)
 
 
 async def test_delta_holds_what_people_see_that_came_after_the_seen_version(world: World) -> None:
@@ -144,7 +144,7 @@ async def test_delta_holds_what_people_see_that_came_after_the_seen_version(worl
     new = await world.message(chat_id)
     await world.message(chat_id, role="system", visibility="model")
 
-    delta = await streaming.list_delta(world.conn, chat_id, seen=seen, limit=10)
+    delta = await stream_reads.list_delta(world.conn, chat_id, seen=seen, limit=10)
 
     assert ids_of(delta) == [new]
 
@@ -155,7 +155,7 @@ async def test_delta_marks_deleted_rows_without_their_content(world: World) -> N
     await world.cut(chat_id, from_id=ids[1])
     new = await world.message(chat_id, "instead")
 
-    delta = [row.message for row in await streaming.list_delta(world.conn, chat_id, seen=seen, limit=10)]
+    delta = [row.message for row in await stream_reads.list_delta(world.conn, chat_id, seen=seen, limit=10)]
 
     assert [(row.id, row.deleted) for row in delta] == [(ids[1], True), (ids[2], True), (new, False)]
     assert [row.parts() for row in delta] == [(), (), (Text("instead"),)]
@@ -164,15 +164,15 @@ async def test_delta_marks_deleted_rows_without_their_content(world: World) -> N
 async def test_delta_is_no_longer_than_asked(world: World) -> None:
     chat_id, ids = await chat_with(world, 3)
 
-    assert ids_of(await streaming.list_delta(world.conn, chat_id, seen=0, limit=2)) == ids[:2]
+    assert ids_of(await stream_reads.list_delta(world.conn, chat_id, seen=0, limit=2)) == ids[:2]
 
 
 async def test_missing_is_counted_no_further_than_asked(world: World) -> None:
     chat_id = await world.chat(await world.user())
     ids = [await world.message(chat_id, "abc") for _ in range(5)]
 
-    missing = await streaming.measure_after(world.conn, chat_id, after_id=ids[0], limit=3)
-    none = await streaming.measure_after(world.conn, chat_id, after_id=ids[4], limit=3)
+    missing = await stream_reads.measure_after(world.conn, chat_id, after_id=ids[0], limit=3)
+    none = await stream_reads.measure_after(world.conn, chat_id, after_id=ids[4], limit=3)
 
     assert missing.count == 3
     assert missing.size_bytes > 0
@@ -183,4 +183,4 @@ async def test_missing_is_counted_no_further_than_asked(world: World) -> None:
 async def test_number_that_no_message_has_is_not_live(world: World, number: int) -> None:
     chat_id = await world.chat(await world.user())
 
-    assert not await streaming.is_live(world.conn, chat_id, message_id=number)
+    assert not await stream_reads.is_live(world.conn, chat_id, message_id=number)

@@ -16,10 +16,11 @@ from rookery.domain.access.rights import Role, UserActor
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.content import search_query
 from rookery.runtime.clock import SystemClock
-from rookery.store import chat_reads, chats, labels, machine, pins
+from rookery.store import machine
 from rookery.store.authorized.store import Store
-from rookery.store.chat_diffs import DiffStatus
-from rookery.store.hints import Hint, WatchHint, WatchKind
+from rookery.store.chats import chat_reads, chats, labels, pins
+from rookery.store.chats.diffs import DiffStatus
+from rookery.store.db.hints import Hint, WatchHint, WatchKind
 from rookery.stream.watch import MAX_PENDING, WatchHub
 from tests.store.machine.rig import assistant, call, calling
 from tests.stream.rig import Rig, open_rig

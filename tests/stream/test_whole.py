@@ -13,8 +13,8 @@ from rookery.client import reducer
 from rookery.client.reducer import Client
 from rookery.llm.scripted import Say
 from rookery.runtime.clock import SystemClock
+from rookery.store.db.replicas import Replica as ReplicaRow
 from rookery.store.machine import Machine
-from rookery.store.replicas import Replica as ReplicaRow
 from rookery.stream.guard import Grant, Right
 from rookery.stream.listening import internal_unix
 from rookery.stream.params import StreamParams

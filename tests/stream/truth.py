@@ -9,14 +9,14 @@ import msgspec
 
 from rookery.client.reducer import View
 from rookery.domain.chat.chat import Chat
-from rookery.store import chat_views, streaming
+from rookery.store.chats import chat_views, stream_reads
 from rookery.stream import views
 
 
 async def stored_view(pool: asyncpg.Pool, chat: Chat) -> View:
     async with pool.acquire() as conn:
-        page = await streaming.list_window(conn, chat.id, tail=10_000)
-        queue = await streaming.list_queue(conn, chat.id)
+        page = await stream_reads.list_window(conn, chat.id, tail=10_000)
+        queue = await stream_reads.list_queue(conn, chat.id)
     return View(
         messages={row.message.id: plain(views.message(row)) for row in page.rows},
         queue=tuple(plain(views.queued_message(row)) for row in queue),

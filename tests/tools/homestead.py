@@ -25,11 +25,13 @@ from rookery.llm.scripted import Scripts
 from rookery.llm.secrets import KeyRing
 from rookery.runtime.clock import SystemClock
 from rookery.settings import Settings
-from rookery.store import machine, messages, model_configs, providers
+from rookery.store import machine
+from rookery.store.chats import messages
+from rookery.store.db.pool import Database
 from rookery.store.machine import ChatSpec
-from rookery.store.model_configs import ModelConfigDraft
-from rookery.store.pool import Database
-from rookery.store.providers import ProviderDraft
+from rookery.store.models import model_configs, providers
+from rookery.store.models.model_configs import ModelConfigDraft
+from rookery.store.models.providers import ProviderDraft
 from tests.waiting import until
 
 PATIENCE = 120.0

@@ -24,8 +24,11 @@ from rookery.loop.batch import BatchSetup, PendingCall
 from rookery.loop.scripted import MemoryLedger
 from rookery.loop.stragglers import Stragglers
 from rookery.runtime.clock import SystemClock
-from rookery.store import generation, machine, mcp_consents, settings, workspace_context
-from rookery.store.generation import HistoryCache, Step
+from rookery.store import machine
+from rookery.store.chats import step_reads
+from rookery.store.chats.step_reads import HistoryCache, Step
+from rookery.store.settings import settings
+from rookery.store.workspaces import context, mcp_consents
 from rookery.tools.registry import Column
 from rookery.tools.toolbox import ToolboxParts, WorkspaceToolbox
 from rookery.tools.turn import TurnTools
@@ -67,7 +70,7 @@ class Life:
     async def step(self) -> Step:
         chat = await self.rig.load(self.chat_id)
         fence = await self.rig.acquire(self.chat_id) if chat.runner_id is None else self.rig.fence(chat)
-        return await generation.load_step(self.rig.machine, self.chat_id, fence=fence, cache=self.cache)
+        return await step_reads.load_step(self.rig.machine, self.chat_id, fence=fence, cache=self.cache)
 
     async def open(self) -> TurnTools:
         async with AsyncExitStack() as stack:
@@ -103,14 +106,14 @@ class Life:
         return [Done(value_of(each), each.is_error, each) for each in await batch.execute_batch(pending, setup)]
 
     async def pinned(self) -> list[str | None]:
-        found = await workspace_context.list_resources(self.yard.world.conn, self.chat_id)
+        found = await context.list_resources(self.yard.world.conn, self.chat_id)
         return [each.body for each in found]
 
     async def is_dirty(self) -> bool:
-        return (await workspace_context.read_pin(self.yard.world.conn, self.chat_id)).dirty_since is not None
+        return (await context.read_pin(self.yard.world.conn, self.chat_id)).dirty_since is not None
 
     async def bound(self) -> UUID | None:
-        return (await workspace_context.read_pin(self.yard.world.conn, self.chat_id)).workspace_id
+        return (await context.read_pin(self.yard.world.conn, self.chat_id)).workspace_id
 
 
 @pytest.fixture

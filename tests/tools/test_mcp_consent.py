@@ -14,7 +14,7 @@ from rookery.domain.chat.messages import ChatId, Role
 from rookery.llm.connect import default_scripts
 from rookery.llm.scripted import CallTool, Say, Step, results_since_user
 from rookery.llm.types import Call
-from rookery.store.mcp_consents import NamedServer
+from rookery.store.workspaces.mcp_consents import NamedServer
 from tests.tools.homestead import Homestead, open_homestead
 from tests.waiting import until
 from tests.workspaces.agent.test_mcp import SERVER

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rookery.store.templates import Signals
+from rookery.store.workspaces.templates import Signals
 from rookery.tools import ranking
 from rookery.tools.ranking import Facts
 

@@ -11,7 +11,7 @@ import pytest
 
 from rookery.domain.chat.mcp_consent import Entry
 from rookery.loop.tools import ToolSource
-from rookery.store.workspace_context import ContextResource
+from rookery.store.workspaces.context import ContextResource
 from rookery.tools import workspace_mcp
 from rookery.workspaces.answers import McpResult
 from tests.tools.hands import Hands, open_hands

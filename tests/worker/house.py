@@ -34,13 +34,16 @@ from rookery.llm.types import Call
 from rookery.loop.config import LoopConfig
 from rookery.loop.tools import Tool
 from rookery.runtime.clock import Clock, SystemClock
-from rookery.store import machine, messages, model_configs, providers, settings
-from rookery.store.generation import Step as LoadedStep
+from rookery.store import machine
+from rookery.store.chats import messages
+from rookery.store.chats.step_reads import Step as LoadedStep
+from rookery.store.db.pool import Connection, Database, DatabaseConfig
+from rookery.store.db.pubsub import Bus, Listener, Notifier
 from rookery.store.machine import ChatSpec, Machine
-from rookery.store.model_configs import ModelConfigDraft, ModelConfigPatch
-from rookery.store.pool import Connection, Database, DatabaseConfig
-from rookery.store.providers import ProviderDraft
-from rookery.store.pubsub import Bus, Listener, Notifier
+from rookery.store.models import model_configs, providers
+from rookery.store.models.model_configs import ModelConfigDraft, ModelConfigPatch
+from rookery.store.models.providers import ProviderDraft
+from rookery.store.settings import settings
 from rookery.testing import FakeClock
 from rookery.tools.turn import PlainToolbox, Toolbox, TurnTools
 from rookery.worker.config import WorkerConfig

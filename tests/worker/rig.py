@@ -16,11 +16,11 @@ from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import Status
 from rookery.domain.chat.transitions import Transition
 from rookery.loop.tools import CancelReason
-from rookery.store.hints import Hint
+from rookery.store.db.hints import Hint
+from rookery.store.db.pubsub import Bus, Listener, Notifier
 from rookery.store.machine import Machine, Tx, leave, try_acquire
 from rookery.store.machine.capacity import Limits
 from rookery.store.machine.ownership import LeaseKey
-from rookery.store.pubsub import Bus, Listener, Notifier
 from rookery.testing.clock import FakeClock
 from rookery.worker.acquire import Acquirer
 from rookery.worker.config import WorkerConfig

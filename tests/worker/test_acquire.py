@@ -14,7 +14,7 @@ from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import State
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import machine
-from rookery.store.hints import ChatHint, OwnershipHint
+from rookery.store.db.hints import ChatHint, OwnershipHint
 from rookery.store.machine.capacity import Limits
 from rookery.worker.tasks import TaskKind
 from tests.store.machine.proxy import Fault, Proxy

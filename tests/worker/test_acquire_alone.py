@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from rookery.store.hints import OwnershipHint
+from rookery.store.db.hints import OwnershipHint
 from tests.worker.rig import Site, make_site
 
 

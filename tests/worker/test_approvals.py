@@ -56,7 +56,7 @@ async def until_asked(house: House, chat_id: ChatId) -> None:
 
 async def answer(house: House, chat_id: ChatId, make: Callable[[str], Answer] = approve, only: str = "") -> None:
     async def run(tx: machine.Tx) -> None:
-        pending = await machine.calls.asked_calls(tx)
+        pending = await machine.open_calls.asked_calls(tx)
         answers = [make(call.tool_call_id) for call in pending if only in ("", call.tool_name)]
         await machine.answer_approvals(tx, answers, answered_by=house.user)
 

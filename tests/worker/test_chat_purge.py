@@ -17,9 +17,10 @@ import pytest
 
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import State
-from rookery.store import machine, retention
+from rookery.store import machine
 from rookery.store.authorized.store import Store
-from rookery.store.hints import WatchKind
+from rookery.store.chats import retention
+from rookery.store.db.hints import WatchKind
 from rookery.testing.clock import FakeClock
 from rookery.worker.purging import ChatPurge, FilePurge, Removed
 from rookery.worker.stats import WorkerStats

@@ -17,8 +17,8 @@ from rookery.llm import cost
 from rookery.llm.scripted import CallTool, Count, Fail, Pause, Say, Script, Step, Wait
 from rookery.llm.types import Call, ErrorKind, Purpose, Usage
 from rookery.loop import scripted
-from rookery.store import model_windows
-from rookery.store.settings import write_user_setting
+from rookery.store.models import context_windows
+from rookery.store.settings.settings import write_user_setting
 from rookery.testing import FakeClock
 from rookery.worker.parts import EpisodeKey
 from tests.waiting import until
@@ -298,7 +298,7 @@ async def test_short_message_that_is_refused_as_too_long_is_told_so_without_a_se
 
         assert (error.kind, len(house.calls)) == ("context_overflow", 1)
         async with house.database.api.acquire() as conn:
-            assert await model_windows.find_window(conn, house.model) is None
+            assert await context_windows.find_window(conn, house.model) is None
 
 
 async def test_summariser_that_is_overrun_itself_fails_once(database_url: str) -> None:

@@ -7,9 +7,9 @@ from rookery.domain.chat.states import Status
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.llm.scripted import Say, Wait
 from rookery.store.authorized.store import Store
-from rookery.store.hints import AccessHint
-from rookery.store.users import Status as AccountStatus
-from rookery.store.users import UserDraft, UserPatch, create_user
+from rookery.store.db.hints import AccessHint
+from rookery.store.people.users import Status as AccountStatus
+from rookery.store.people.users import UserDraft, UserPatch, create_user
 from rookery.testing import FakeClock
 from rookery.worker.disabled_users import DisabledUsers
 from tests.store.machine.rig import Recorder

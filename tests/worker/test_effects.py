@@ -18,8 +18,8 @@ from rookery.llm import quickgen
 from rookery.llm.scripted import Fail, Wait
 from rookery.llm.types import ErrorKind
 from rookery.store import machine
-from rookery.store.generation import ParsedMessage
-from rookery.store.hints import WatchKind
+from rookery.store.chats.step_reads import ParsedMessage
+from rookery.store.db.hints import WatchKind
 from rookery.worker import effects
 from rookery.worker.config import WorkerConfig
 from rookery.worker.effects import PushKind

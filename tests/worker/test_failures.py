@@ -17,7 +17,7 @@ from rookery.llm.secrets import SecretsError
 from rookery.llm.types import ErrorKind, ProviderError, ReplayFault, Usage
 from rookery.llm.wire import PromptInvalid
 from rookery.runtime.clock import DeadlineExceeded
-from rookery.store.model_errors import ModelUnusable, NoDefaultModel, SpendLimitReached, Unusable
+from rookery.store.models.errors import ModelUnusable, NoDefaultModel, SpendLimitReached, Unusable
 from rookery.worker import failures
 from rookery.worker.failures import Classified, StepFailed, classify
 from tests.worker.answered import AGAIN, OVERFLOW, UNKNOWN, Answered, verdict

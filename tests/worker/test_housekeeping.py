@@ -14,9 +14,12 @@ import pytest
 
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import State
-from rookery.store import audit, auto_archive, job_runs, machine, pins
-from rookery.store.hints import WatchKind
-from rookery.store.job_runs import JobOutcome, JobRun
+from rookery.store import machine
+from rookery.store.chats import auto_archive, pins
+from rookery.store.db import job_runs
+from rookery.store.db.hints import WatchKind
+from rookery.store.db.job_runs import JobOutcome, JobRun
+from rookery.store.people import audit
 from rookery.testing.clock import FakeClock
 from rookery.worker import housekeeping
 from rookery.worker.config import WorkerConfig

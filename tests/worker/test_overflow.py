@@ -22,9 +22,11 @@ from rookery.domain.models.options import ProviderType
 from rookery.llm.scripted import Count, Fail, Say, Wait
 from rookery.llm.types import Call, ErrorKind, Purpose, Usage
 from rookery.loop.tools import ToolOutput
-from rookery.store import files, machine, model_configs, model_windows
+from rookery.store import machine
+from rookery.store.chats import files
 from rookery.store.machine import ChatSpec
-from rookery.store.model_configs import ModelConfigPatch
+from rookery.store.models import context_windows, model_configs
+from rookery.store.models.model_configs import ModelConfigPatch
 from rookery.testing import FakeClock, fake_anthropic
 from rookery.testing.fake_anthropic import FakeAnthropic
 from rookery.testing.fake_completions import Answer, FakeCompletions
@@ -106,9 +108,9 @@ def history(tokens: int, *, bytes_per_token: float) -> list[tuple[Role, str]]:
     return turns * 10
 
 
-async def model_windows_of(house: House) -> model_windows.ModelWindow:
+async def model_windows_of(house: House) -> context_windows.ModelWindow:
     async with house.database.api.acquire() as conn:
-        known = await model_windows.find_window(conn, house.model)
+        known = await context_windows.find_window(conn, house.model)
     assert known is not None
     return known
 
@@ -187,9 +189,9 @@ async def test_changed_config_forgets_what_was_learned(database_url: str) -> Non
             (ModelConfigPatch(context_limit=123_456), False),
             (ModelConfigPatch(options={"temperature": 0.5}), False),
         ]:
-            await model_windows.learn(conn, house.model, learned)
+            await context_windows.learn(conn, house.model, learned)
             await model_configs.update_model_config(conn, house.model, patch=patch, by=None)
-            assert (await model_windows.find_window(conn, house.model) is not None) is is_kept
+            assert (await context_windows.find_window(conn, house.model) is not None) is is_kept
 
 
 async def test_replica_that_takes_over_in_the_middle_goes_on_and_does_not_ask_the_same(database_url: str) -> None:
@@ -320,7 +322,7 @@ async def test_window_is_only_guessed_from_a_text_that_the_model_itself_refused(
 
         assert (chat.status, (await house.story(chat_id))[-1]) == (Status.WAITING, ("assistant", DONE))
         async with house.database.api.acquire() as conn:
-            known = await model_windows.find_window(conn, house.model)
+            known = await context_windows.find_window(conn, house.model)
         assert (None if known is None else known.learned_tokens) == learned
 
 
@@ -328,7 +330,7 @@ async def test_wrong_guess_is_corrected_by_an_answer_that_read_more(database_url
     script = (Count(Usage(input=30_000, context_tokens=30_000)), Say(DONE))
     async with open_house(database_url, script=script) as house:
         async with house.database.api.acquire() as conn:
-            await model_windows.learn(conn, house.model, Learned(25_000, LearnedFrom.HALVING))
+            await context_windows.learn(conn, house.model, Learned(25_000, LearnedFrom.HALVING))
         house.forget()
 
         await house.rested(await house.ask())

@@ -35,9 +35,10 @@ from rookery.llm.types import (
 from rookery.loop import scripted
 from rookery.loop.tools import Attachment, ToolOutput
 from rookery.runtime.clock import DeadlineExceeded
-from rookery.store import files, machine
-from rookery.store.generation import Step
-from rookery.store.settings import write_user_setting
+from rookery.store import machine
+from rookery.store.chats import files
+from rookery.store.chats.step_reads import Step
+from rookery.store.settings.settings import write_user_setting
 from rookery.tools.turn import PlainToolbox, ToolsUnavailable, TurnTools
 from tests.waiting import until
 from tests.worker.house import House, in_turn, open_house

@@ -12,7 +12,7 @@ from rookery.domain.chat import compaction
 from rookery.domain.chat.messages import MessageId, Role, StepFigures
 from rookery.domain.chat.parts import Text
 from rookery.domain.chat.prompt import PromptBuilder, PromptRow
-from rookery.store.generation import LoadedHistory
+from rookery.store.chats.step_reads import LoadedHistory
 from rookery.worker.prepare import assessed_rows
 from rookery.worker.prompts import PromptCache
 from tests.chat.prompt_rows import CHAT, CLAUDE, EVERYTHING, WRITERS, boundary, row, system, user

@@ -11,9 +11,10 @@ import msgspec
 import pytest
 
 from rookery.domain.access.rights import Scope, SystemActor, SystemName
-from rookery.store import audit, idempotency, links, sessions, tokens
-from rookery.store.audit import Event
-from rookery.store.links import LinkKind
+from rookery.store.db import idempotency
+from rookery.store.people import audit, one_time_links, sessions, tokens
+from rookery.store.people.audit import Event
+from rookery.store.people.one_time_links import LinkKind
 from rookery.testing.clock import FakeClock
 from rookery.worker.purging import AuditPurge, AuthPurge, Removed, ToolRunPurge
 from rookery.worker.stats import WorkerStats
@@ -34,7 +35,7 @@ async def test_what_is_no_longer_good_of_logins_goes_and_the_rest_stays(rig: Rig
         async with rig.pool.acquire() as conn:
             user = (await person(conn, name)).id
             await sessions.create_session(conn, user, now=at)
-            await links.create_link(conn, user, kind=LinkKind.RESET, now=at)
+            await one_time_links.create_link(conn, user, kind=LinkKind.RESET, now=at)
             request = idempotency.Request(user_id=user, key="k", operation="x", body=b"")
             await idempotency.store_answer(conn, request, answer=b"{}", now=at)
         await rig.sql("INSERT INTO login_failures VALUES ($1, 1, $2, $2)", uuid4().bytes * 2, at)

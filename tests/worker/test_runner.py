@@ -16,7 +16,7 @@ from rookery.domain.chat.states import State, Status
 from rookery.domain.chat.transitions import BusyBehavior, Transition
 from rookery.loop.tools import CancelReason
 from rookery.store import machine
-from rookery.store.hints import ChatHint, OwnershipHint
+from rookery.store.db.hints import ChatHint, OwnershipHint
 from rookery.store.machine import ChatState
 from rookery.worker.runner import Runner
 from rookery.worker.tasks import RetryTask, TaskHandle, TaskKind

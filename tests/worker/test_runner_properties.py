@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import Status
 from rookery.loop.tools import CancelReason
+from rookery.store.db.pubsub import Bus
 from rookery.store.machine import ChatState, Machine
-from rookery.store.pubsub import Bus
 from rookery.testing.clock import FakeClock
 from rookery.worker.config import WorkerConfig
 from rookery.worker.runner import Runner, RunnerParts

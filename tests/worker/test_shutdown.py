@@ -14,8 +14,8 @@ from rookery.llm.types import ErrorKind
 from rookery.loop import scripted
 from rookery.loop.tools import CancelReason, ToolContext, ToolOutput
 from rookery.loop.tools import ToolCall as Called
-from rookery.store.generation import Step as LoadedStep
-from rookery.store.hints import OwnershipHint
+from rookery.store.chats.step_reads import Step as LoadedStep
+from rookery.store.db.hints import OwnershipHint
 from rookery.testing import FakeClock
 from rookery.tools.turn import PlainToolbox, ToolsUnavailable, TurnTools
 from rookery.worker import shielded

@@ -15,8 +15,8 @@ from rookery.domain.chat.states import State, Status
 from rookery.domain.chat.transitions import Transition
 from rookery.loop.tools import CancelReason
 from rookery.store import machine
-from rookery.store.errors import CommitOutcomeUnknown, DatabaseUnavailable, LockTimeout
-from rookery.store.generation import read_fenced
+from rookery.store.chats.step_reads import read_fenced
+from rookery.store.db.errors import CommitOutcomeUnknown, DatabaseUnavailable, LockTimeout
 from rookery.store.machine import ChatState, Machine, Tx
 from rookery.testing.clock import FakeClock
 from rookery.worker import shielded

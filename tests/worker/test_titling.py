@@ -16,10 +16,12 @@ from rookery.domain.chat.parts import File, Part, Text
 from rookery.domain.content.attachments import StoredFile
 from rookery.llm.scripted import Count, Fail, Say, Wait
 from rookery.llm.types import ErrorKind, Usage
-from rookery.store import chats, files, machine, usage
-from rookery.store.files import Origin
-from rookery.store.hints import WatchKind
-from rookery.store.usage import CallStatus, Entry, KeySource
+from rookery.store import machine
+from rookery.store.chats import chats, files
+from rookery.store.chats.files import Origin
+from rookery.store.db.hints import WatchKind
+from rookery.store.models import usage
+from rookery.store.models.usage import CallStatus, Entry, KeySource
 from rookery.worker import titling
 from tests.store.machine.rig import assistant
 from tests.worker.titling_rig import Desk, open_desk, saying

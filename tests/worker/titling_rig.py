@@ -17,10 +17,11 @@ from rookery.llm.connect import Connector
 from rookery.llm.directory import Directory
 from rookery.llm.scripted import Say, Scripts, Step, last_user_text
 from rookery.llm.types import Call
-from rookery.store import machine, settings
-from rookery.store.generation import HistoryCache, load_step
-from rookery.store.generation import Step as LoadedStep
-from rookery.store.hints import WatchKind
+from rookery.store import machine
+from rookery.store.chats.step_reads import HistoryCache, load_step
+from rookery.store.chats.step_reads import Step as LoadedStep
+from rookery.store.db.hints import WatchKind
+from rookery.store.settings import settings
 from rookery.testing.clock import FakeClock
 from rookery.worker.config import WorkerConfig
 from rookery.worker.effects import Effects, Push

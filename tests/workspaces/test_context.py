@@ -13,8 +13,8 @@ import pytest
 
 from rookery.domain.chat.messages import ChatId
 from rookery.runtime.clock import SystemClock
-from rookery.store import workspace_context
-from rookery.store.hints import Hint, WatchHint, WatchKind
+from rookery.store.db.hints import Hint, WatchHint, WatchKind
+from rookery.store.workspaces import context
 from rookery.workspaces.agent_http import AgentHttp
 from rookery.workspaces.answers import ContextSnapshot, Resource
 from rookery.workspaces.conn import AgentConn
@@ -123,17 +123,17 @@ class Rig:
 
     async def chat(self, workspace_id: UUID | None) -> ChatId:
         chat_id = await self.world.chat(self.owner)
-        await workspace_context.bind(self.world.conn, chat_id, workspace_id)
+        await context.bind(self.world.conn, chat_id, workspace_id)
         return chat_id
 
     async def keep(self, workspace_id: UUID, *resources: Resource, generation: int = 1, **fields: Any) -> None:
         await self.contexts.keep(snapshot_of(workspace_id, generation, told(*resources, **fields), now=NOW))
 
     async def pinned(self, chat_id: ChatId) -> list[str | None]:
-        return [each.body for each in await workspace_context.list_resources(self.world.conn, chat_id)]
+        return [each.body for each in await context.list_resources(self.world.conn, chat_id)]
 
-    async def pin(self, chat_id: ChatId) -> workspace_context.Pin:
-        return await workspace_context.read_pin(self.world.conn, chat_id)
+    async def pin(self, chat_id: ChatId) -> context.Pin:
+        return await context.read_pin(self.world.conn, chat_id)
 
 
 @pytest.fixture
@@ -158,11 +158,11 @@ async def test_child_has_what_its_parents_workspace_tells(rig: Rig) -> None:
     parent = await rig.chat(workspace)
     await rig.keep(workspace, instructions(), skill())
     child = await rig.world.chat(rig.owner, parent=parent)
-    await workspace_context.bind(rig.world.conn, child, workspace)
+    await context.bind(rig.world.conn, child, workspace)
 
     assert await rig.contexts.pin(child)
 
-    of_both = [await workspace_context.list_resources(rig.world.conn, each) for each in (parent, child)]
+    of_both = [await context.list_resources(rig.world.conn, each) for each in (parent, child)]
     assert of_both[0] == of_both[1]
     assert len(of_both[0]) == 2
 
@@ -229,7 +229,7 @@ async def test_moving_a_chat_never_shows_the_old_instructions_again(rig: Rig, is
     if is_ready_first:
         await rig.keep(new, instructions("new"))
 
-    await workspace_context.bind(rig.world.conn, chat, new)
+    await context.bind(rig.world.conn, chat, new)
     assert await rig.pinned(chat) == []
     await rig.keep(old, instructions("old again"), version=2, found="h9")
     if not is_ready_first:
@@ -271,4 +271,4 @@ async def test_agent_that_does_not_answer_costs_a_moment_and_nothing_else(rig: R
         agent.answers["/v1/context"] = lambda _: answer({"version": 0, "hash": "", "resources": []})
         assert not await rig.contexts.refresh(workspace, 1, AgentConn(http))
         await http.close()
-    assert await workspace_context.find_snapshot(rig.world.conn, workspace) is None
+    assert await context.find_snapshot(rig.world.conn, workspace) is None

@@ -10,11 +10,13 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from rookery.store import sealed, settings, workspace_claims, workspace_operations, workspace_requests
-from rookery.store.access_errors import InUse
-from rookery.store.pool import Connection
-from rookery.store.workspace_operations import Reason
-from rookery.store.workspace_requests import Draft, NodeOffline, OperationInProgress, Requested, WorkspaceQuotaExceeded
+from rookery.store.db.pool import Connection
+from rookery.store.models import sealed_values
+from rookery.store.people.errors import InUse
+from rookery.store.settings import settings
+from rookery.store.workspaces import claims, operations, requests
+from rookery.store.workspaces.operations import Reason
+from rookery.store.workspaces.requests import Draft, NodeOffline, OperationInProgress, Requested, WorkspaceQuotaExceeded
 from rookery.workspaces.drivers.protocol import DriverError
 from rookery.workspaces.problems import ParametersInvalid
 from tests.waiting import until
@@ -153,15 +155,13 @@ async def test_lease_of_a_live_replica_is_respected_until_it_ends(yard: Yard) ->
     other = second.parts.replica_id
 
     async with yard.pool.acquire() as conn:
-        assert await workspace_claims.claim(conn, other, node="this-node") == []
+        assert await claims.claim(conn, other, node="this-node") == []
         await conn.execute("UPDATE workspace_operations SET lease_until = now() - interval '1 second'")
-        (taken,) = await workspace_claims.claim(conn, other, node="this-node")
+        (taken,) = await claims.claim(conn, other, node="this-node")
 
         assert taken.id == made.operation.id
-        with pytest.raises(workspace_claims.ClaimLost):
-            await workspace_claims.begin(
-                conn, taken, replica_id=first.parts.replica_id, seal=first.parts.specs.fresh_token
-            )
+        with pytest.raises(claims.ClaimLost):
+            await claims.begin(conn, taken, replica_id=first.parts.replica_id, seal=first.parts.specs.fresh_token)
 
 
 async def test_stop_is_not_begun_while_somebody_has_the_canceled_start_in_hand(yard: Yard) -> None:
@@ -177,11 +177,11 @@ async def test_stop_is_not_begun_while_somebody_has_the_canceled_start_in_hand(y
     assert made.operation is not None
 
     async with yard.pool.acquire() as conn:
-        assert [each.id for each in await workspace_claims.claim(conn, holder, node=NODE)] == [made.operation.id]
+        assert [each.id for each in await claims.claim(conn, holder, node=NODE)] == [made.operation.id]
         stopping = await second.service.request_stop(yard.as_user(), made.workspace.id)
-        assert await workspace_claims.claim(conn, other, node=NODE) == []
-        await workspace_claims.let_go(conn, made.operation.id, replica_id=holder)
-        (taken,) = await workspace_claims.claim(conn, other, node=NODE)
+        assert await claims.claim(conn, other, node=NODE) == []
+        await claims.let_go(conn, made.operation.id, replica_id=holder)
+        (taken,) = await claims.claim(conn, other, node=NODE)
 
     assert stopping.operation is not None
     assert taken.id == stopping.operation.id
@@ -194,7 +194,7 @@ async def test_replica_of_another_node_leaves_local_workspaces_alone(yard: Yard)
     made = await yard.create(here)
 
     async with yard.pool.acquire() as conn:
-        assert await workspace_claims.claim(conn, elsewhere.parts.replica_id, node="other-node") == []
+        assert await claims.claim(conn, elsewhere.parts.replica_id, node="other-node") == []
 
     await yard.run(here)
     place = await yard.settled(made, "running")
@@ -385,7 +385,7 @@ async def test_secret_parameters_move_to_another_key_of_the_ring(yard: Yard) -> 
     assert isinstance(made, Requested)
     running = await yard.settled(made, "running")
 
-    done = await sealed.rotate(yard.world.conn, yard.ring, full=True)
+    done = await sealed_values.rotate(yard.world.conn, yard.ring, full=True)
 
     assert done.unreadable == 0
     await yard.settled(await replica.service.request_stop(yard.as_user(), running.id), "stopped")
@@ -425,7 +425,7 @@ async def test_create_at_the_limit_waits_for_one_that_is_not_committed_yet(yard:
             once={},
             idle_stop_after=timedelta(),
         )
-        return await workspace_requests.create(conn, draft, reason=Reason.USER, now=yard.clock.now())
+        return await requests.create(conn, draft, reason=Reason.USER, now=yard.clock.now())
 
     async with yard.pool.acquire() as first, yard.pool.acquire() as second:
         before = first.transaction()
@@ -530,9 +530,9 @@ async def test_log_keeps_its_end_and_counts_what_is_gone(yard: Yard) -> None:
     assert made.operation is not None
     async with yard.pool.acquire() as conn:
         for _ in range(3):
-            await workspace_claims.append_log(conn, made.operation.id, "ä" * 100_000 + "\0\n")
-        found = await workspace_operations.read_log(conn, made.operation.id)
+            await claims.append_log(conn, made.operation.id, "ä" * 100_000 + "\0\n")
+        found = await operations.read_log(conn, made.operation.id)
 
-    assert len(found.text.encode()) <= workspace_operations.MAX_LOG_BYTES
+    assert len(found.text.encode()) <= operations.MAX_LOG_BYTES
     assert found.dropped + len(found.text.encode()) == 3 * (200_000 + 4)
     assert found.text.endswith("\N{REPLACEMENT CHARACTER}\n")

@@ -8,8 +8,9 @@ from datetime import timedelta
 
 import pytest
 
-from rookery.store import settings, workspace_idle, workspace_settings
-from rookery.store.workspace_settings import WorkspaceSettings
+from rookery.store.settings import settings, workspaces
+from rookery.store.settings.workspaces import WorkspaceSettings
+from rookery.store.workspaces import idle
 from rookery.testing import FakeClock
 from rookery.workspaces.agent_http import ChatHeaders
 from rookery.workspaces.drivers.protocol import DriverError, Found, Probe, WorkspaceSpec
@@ -230,9 +231,9 @@ async def test_use_between_the_list_and_the_lock_saves_a_workspace(yard: Yard) -
     await yard.world.conn.execute("UPDATE workspaces SET last_used_at = now() - interval '2 hours'")
 
     async with yard.pool.acquire() as conn:
-        assert await workspace_idle.list_idle(conn, rules, now=now) == [place.id]
+        assert await idle.list_idle(conn, rules, now=now) == [place.id]
         await replica.service.touch(place.id)
-        assert await workspace_idle.stop_idle(conn, place.id, rules, now=now) is None
+        assert await idle.stop_idle(conn, place.id, rules, now=now) is None
 
 
 @pytest.mark.parametrize("status", ["running", "interrupting", "requires_action"])
@@ -248,11 +249,11 @@ async def test_chat_that_wakes_between_the_list_and_the_lock_saves_its_workspace
     )
 
     async with yard.pool.acquire() as conn:
-        assert await workspace_idle.list_idle(conn, rules, now=now) == [place.id]
+        assert await idle.list_idle(conn, rules, now=now) == [place.id]
         await conn.execute(change, chat_id, status, place.id)
-        assert await workspace_idle.stop_idle(conn, place.id, rules, now=now) is None
+        assert await idle.stop_idle(conn, place.id, rules, now=now) is None
         await conn.execute(change, chat_id, "waiting", place.id)
-        assert await workspace_idle.stop_idle(conn, place.id, rules, now=now) is not None
+        assert await idle.stop_idle(conn, place.id, rules, now=now) is not None
 
 
 async def test_maximum_of_the_deployment_wins_over_templates(yard: Yard) -> None:
@@ -290,7 +291,7 @@ async def test_stopped_workspaces_are_deleted_only_when_asked_for_and_unbound(ya
 
 @pytest.mark.parametrize(("wanted", "most", "got"), [(60, 0, 60), (60, 10, 10), (5, 10, 5), (0, 10, 10), (0, 0, 0)])
 def test_idle_time_under_a_cap(wanted: int, most: int, got: int) -> None:
-    rules = workspace_settings.WorkspaceSettings(max_idle_minutes=most)
+    rules = workspaces.WorkspaceSettings(max_idle_minutes=most)
 
     assert rules.capped_idle(timedelta(minutes=wanted)) == timedelta(minutes=got)
 

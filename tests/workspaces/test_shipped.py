@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from rookery.store import templates as stored
-from rookery.store.templates import TemplatePatch
+from rookery.store.workspaces import templates as stored
+from rookery.store.workspaces.templates import TemplatePatch
 from rookery.workspaces import manifest, parameters, service, shipped, templates
 from rookery.workspaces.drivers.protocol import Limits
 from rookery.workspaces.problems import ParametersInvalid

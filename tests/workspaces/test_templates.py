@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rookery.store.templates import MAX_ARCHIVE_BYTES
+from rookery.store.workspaces.templates import MAX_ARCHIVE_BYTES
 from rookery.workspaces import templates
 from rookery.workspaces.problems import TemplateInvalid
 from rookery.workspaces.templates import TemplateFile

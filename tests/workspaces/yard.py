@@ -17,15 +17,15 @@ import asyncpg
 from rookery.domain.access.rights import UserActor
 from rookery.llm.secrets import KeyRing, new_key
 from rookery.runtime.clock import Clock, SystemClock
-from rookery.store import templates as stored
-from rookery.store import workspace_operations, workspaces
+from rookery.store.authorized.chat_changes import Replayed
 from rookery.store.authorized.store import ActorStore, Store
-from rookery.store.authorized.turns import Replayed
+from rookery.store.db.pubsub import Bus
 from rookery.store.machine import Machine
-from rookery.store.pubsub import Bus
-from rookery.store.workspace_operations import Operation
-from rookery.store.workspace_requests import Requested
-from rookery.store.workspaces import Workspace
+from rookery.store.workspaces import operations, workspaces
+from rookery.store.workspaces import templates as stored
+from rookery.store.workspaces.operations import Operation
+from rookery.store.workspaces.requests import Requested
+from rookery.store.workspaces.workspaces import Workspace
 from rookery.workspaces import templates
 from rookery.workspaces.parts import WorkspaceParts
 from rookery.workspaces.runtime import WorkspaceRuntime
@@ -159,10 +159,10 @@ class Yard:
         return await workspaces.get_workspace(self.world.conn, workspace_id)
 
     async def operation(self, operation_id: UUID) -> Operation:
-        return await workspace_operations.get_operation(self.world.conn, operation_id)
+        return await operations.get_operation(self.world.conn, operation_id)
 
     async def log(self, operation_id: UUID) -> str:
-        return (await workspace_operations.read_log(self.world.conn, operation_id)).text
+        return (await operations.read_log(self.world.conn, operation_id)).text
 
     async def push(self, manifest: bytes = MANIFEST, **files: bytes) -> str:
         packed = templates.pack(

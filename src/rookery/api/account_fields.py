@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, ValidationInfo
 
 from rookery.api.bodies import faults, rule
 from rookery.domain.chat.errors import InvalidInput
-from rookery.store import passwords, users
+from rookery.store.people import passwords, users
 
 # Beyond any password that is taken, and short of what would keep the server busy.
 MAX_TYPED_CHARS = 1024

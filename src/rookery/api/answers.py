@@ -10,8 +10,8 @@ from msgspec import UNSET, UnsetType
 from rookery.domain.chat.chat import Chat
 from rookery.domain.chat.messages import Message, StepFigures, Visibility
 from rookery.domain.chat.prompt import PromptRow
+from rookery.store.authorized.chat_changes import EditedIn, PromotedIn, Queue, SentTo
 from rookery.store.authorized.messages import MessageList
-from rookery.store.authorized.turns import EditedIn, PromotedIn, Queue, SentTo
 from rookery.stream import views
 from rookery.stream.views import MessageView, QueuedMessageView
 

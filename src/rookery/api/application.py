@@ -53,10 +53,10 @@ from rookery.api.routers import (
 )
 from rookery.api.spa import Spa
 from rookery.domain.chat.errors import ChatError
-from rookery.store.access_errors import AccessError
-from rookery.store.authorized.config import StaleSetting
-from rookery.store.errors import StoreError
-from rookery.store.model_errors import ModelError
+from rookery.store.authorized.settings import StaleSetting
+from rookery.store.db.errors import StoreError
+from rookery.store.models.errors import ModelError
+from rookery.store.people.errors import AccessError
 from rookery.stream.errors import StreamRefused
 from rookery.workspaces.errors import NotWatchable
 from rookery.workspaces.problems import Invalid

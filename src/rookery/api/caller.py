@@ -16,10 +16,10 @@ from rookery.api.limits import Limit, RateLimits
 from rookery.domain.access.rights import Action, UserActor
 from rookery.domain.chat.messages import ChatId
 from rookery.runtime.clock import Clock
-from rookery.store.audit import RequestInfo
 from rookery.store.authorized.store import ActorStore, Store
-from rookery.store.session_links import LinkKey
-from rookery.store.users import User
+from rookery.store.people.audit import RequestInfo
+from rookery.store.people.signed_links import LinkKey
+from rookery.store.people.users import User
 
 BREAK_GLASS = "rookery-break-glass"
 # A body that is complete this long after the request was let in is a late one.

@@ -18,9 +18,9 @@ from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import ChatId, Effort
 from rookery.llm import resolve
 from rookery.llm.resolve import Choice, Models, Override
-from rookery.store import spending
-from rookery.store.model_errors import ModelError, ModelUnusable, SpendLimitReached
-from rookery.store.usage import KeySource
+from rookery.store.models import spending
+from rookery.store.models.errors import ModelError, ModelUnusable, SpendLimitReached
+from rookery.store.models.usage import KeySource
 
 MODELS_SETTING = "models"
 OVERRIDES_SETTING = "model_overrides"

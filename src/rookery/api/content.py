@@ -20,7 +20,7 @@ from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.parts import File, FileReference, Part, Text
 from rookery.domain.content import prompt_text, uploads
 from rookery.domain.content.attachments import StoredFile
-from rookery.store.files import FileInfo, Origin
+from rookery.store.chats.files import FileInfo, Origin
 from rookery.tools import registry
 from rookery.worker import titling
 

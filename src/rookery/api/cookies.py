@@ -6,7 +6,7 @@ refuse that name.
 
 from __future__ import annotations
 
-from rookery.store.sessions import Session
+from rookery.store.people.sessions import Session
 
 PLAIN_NAME = "rookery_session"
 SECURE_NAME = f"__Host-{PLAIN_NAME}"

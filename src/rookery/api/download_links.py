@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 
 from starlette.types import Scope
 
-from rookery.store.session_links import LinkKey, SignedTarget
+from rookery.store.people.signed_links import LinkKey, SignedTarget
 
 PARAMETER = "signature"
 MAX_TARGET_CHARS = 4096

@@ -25,11 +25,11 @@ from rookery.api.limits import Limit
 from rookery.api.origins import host_name, is_loopback
 from rookery.api.parts import ApiParts
 from rookery.domain.access.rights import UserActor
-from rookery.store import sessions, setup, tokens
-from rookery.store.access_errors import SessionCookieRequired, SessionKeyRequired, Unauthenticated
-from rookery.store.audit import RequestInfo
-from rookery.store.sessions import AuthenticatedSession
-from rookery.store.users import User
+from rookery.store.people import first_admin, sessions, tokens
+from rookery.store.people.audit import RequestInfo
+from rookery.store.people.errors import SessionCookieRequired, SessionKeyRequired, Unauthenticated
+from rookery.store.people.sessions import AuthenticatedSession
+from rookery.store.people.users import User
 from rookery.stream import ws
 from rookery.stream.guests import address_key
 from rookery.telemetry import http_stats
@@ -173,7 +173,7 @@ class Edge:
             return
         self.parts.limits.take(Limit.API, address_key(info.ip))
         async with self.parts.pool.acquire() as conn:
-            self._is_set_up = not await setup.is_setup_needed(conn)
+            self._is_set_up = not await first_admin.is_setup_needed(conn)
         if not self._is_set_up:
             raise ApiError(
                 503,

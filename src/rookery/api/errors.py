@@ -20,11 +20,12 @@ from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.states import State
 from rookery.domain.chat.submission import InvalidContent
 from rookery.domain.chat.transitions import Transition
-from rookery.store import access_errors, model_errors
-from rookery.store.authorized.config import StaleSetting
-from rookery.store.errors import CommitOutcomeUnknown, DatabaseUnavailable, DatabaseUnreachable, LockTimeout
-from rookery.store.shares import BadEntries
-from rookery.store.workspace_requests import OperationInProgress, WorkspaceQuotaExceeded
+from rookery.store.authorized.settings import StaleSetting
+from rookery.store.chats.shares import BadEntries
+from rookery.store.db.errors import CommitOutcomeUnknown, DatabaseUnavailable, DatabaseUnreachable, LockTimeout
+from rookery.store.models import errors as models_errors
+from rookery.store.people import errors
+from rookery.store.workspaces.requests import OperationInProgress, WorkspaceQuotaExceeded
 from rookery.stream.errors import ReplicaDraining, TooManyStreams
 from rookery.workspaces.errors import NotWatchable, TooManyWatches
 from rookery.workspaces.problems import Invalid
@@ -159,9 +160,9 @@ def explain(error: BaseException) -> ApiError | None:
             return _invalid(error)
         case chat_errors.ChatError():
             return _chat(error)
-        case access_errors.AccessError():
+        case errors.AccessError():
             return _access(error)
-        case model_errors.ModelError():
+        case models_errors.ModelError():
             return _model(error)
         case Invalid():
             return BadFields([FieldError(each.field, each.detail) for each in error.problems])
@@ -240,33 +241,33 @@ def _not_now(error: chat_errors.TransitionNotAllowed) -> ApiError:
     return ApiError(409, code, str(error))
 
 
-_ACCESS: Sequence[tuple[type[access_errors.AccessError], int]] = (
-    (access_errors.Unauthenticated, 401),
-    (access_errors.Denied, 403),
-    (access_errors.Missing, 404),
-    (access_errors.AlreadySetUp, 410),
-    (access_errors.Conflict, 409),
-    (access_errors.TooManyAttempts, 429),
-    (access_errors.PasswordsBusy, 503),
+_ACCESS: Sequence[tuple[type[errors.AccessError], int]] = (
+    (errors.Unauthenticated, 401),
+    (errors.Denied, 403),
+    (errors.Missing, 404),
+    (errors.AlreadySetUp, 410),
+    (errors.Conflict, 409),
+    (errors.TooManyAttempts, 429),
+    (errors.PasswordsBusy, 503),
 )
 
 
-def _access(error: access_errors.AccessError) -> ApiError | None:
+def _access(error: errors.AccessError) -> ApiError | None:
     status = next((status for kind, status in _ACCESS if isinstance(error, kind)), None)
     if status is None:
         return None
     headers: dict[str, str] = {}
     fields: list[FieldError] = []
-    if isinstance(error, access_errors.TooManyAttempts):
+    if isinstance(error, errors.TooManyAttempts):
         headers["Retry-After"] = str(error.retry_after_seconds)
-    elif isinstance(error, access_errors.PasswordsBusy):
+    elif isinstance(error, errors.PasswordsBusy):
         headers.update(SOON)
-    elif isinstance(error, access_errors.AlreadyExists):
+    elif isinstance(error, errors.AlreadyExists):
         fields.append(FieldError(error.field, str(error)))
     return ApiError(status, error.code, str(error), headers=headers, fields=fields, members=_members(error))
 
 
-def _members(error: access_errors.AccessError) -> dict[str, object]:
+def _members(error: errors.AccessError) -> dict[str, object]:
     match error:
         case WorkspaceQuotaExceeded():
             return {"quota": Quota(error.kind, error.used, error.limit)}
@@ -275,20 +276,20 @@ def _members(error: access_errors.AccessError) -> dict[str, object]:
     return {}
 
 
-_MODEL: Mapping[type[model_errors.ModelError], int] = {
-    model_errors.ProviderNotFound: 404,
-    model_errors.ModelConfigNotFound: 404,
-    model_errors.UserKeyNotFound: 404,
-    model_errors.NameTaken: 409,
-    model_errors.ProviderReadOnly: 409,
-    model_errors.ProviderUnavailable: 412,
-    model_errors.KeysMissing: 412,
-    model_errors.UserKeysDisabled: 403,
+_MODEL: Mapping[type[models_errors.ModelError], int] = {
+    models_errors.ProviderNotFound: 404,
+    models_errors.ModelConfigNotFound: 404,
+    models_errors.UserKeyNotFound: 404,
+    models_errors.NameTaken: 409,
+    models_errors.ProviderReadOnly: 409,
+    models_errors.ProviderUnavailable: 412,
+    models_errors.KeysMissing: 412,
+    models_errors.UserKeysDisabled: 403,
 }
 
 
-def _model(error: model_errors.ModelError) -> ApiError | None:
-    if isinstance(error, model_errors.SpendLimitReached):
+def _model(error: models_errors.ModelError) -> ApiError | None:
+    if isinstance(error, models_errors.SpendLimitReached):
         members = {
             "spent_micros": error.spent_micros,
             "limit_micros": error.limit_micros,

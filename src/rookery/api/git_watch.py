@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from rookery.domain.chat.errors import ChatError
 from rookery.domain.chat.messages import ChatId
-from rookery.store.access_errors import AccessError
-from rookery.store.chat_diffs import DiffStatus
+from rookery.store.chats.diffs import DiffStatus
+from rookery.store.people.errors import AccessError
 from rookery.stream import events
 from rookery.stream.errors import CloseCode, StreamEnded
 from rookery.stream.events import GitChanges, RepositoryState

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from rookery.domain.chat.messages import MAX_CLIENT_ID_CHARS
-from rookery.store.authz import MAX_REASON_CHARS, MIN_REASON_CHARS
-from rookery.store.idempotency import MAX_KEY_CHARS
+from rookery.store.authorized.rights import MAX_REASON_CHARS, MIN_REASON_CHARS
+from rookery.store.db.idempotency import MAX_KEY_CHARS
 
 
 class Header(msgspec.Struct, frozen=True):

@@ -18,9 +18,9 @@ from rookery.llm.directory import Directory
 from rookery.llm.secrets import KeyRing
 from rookery.runtime.clock import Clock
 from rookery.store.authorized.store import Store
-from rookery.store.logins import Logins
 from rookery.store.machine import Publisher
-from rookery.store.passwords import Passwords
+from rookery.store.people.logins import Logins
+from rookery.store.people.passwords import Passwords
 from rookery.stream.service import Streams
 from rookery.telemetry.http_stats import HttpStats
 from rookery.worker.titling import ShortTexts, Titling

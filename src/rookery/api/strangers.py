@@ -13,9 +13,9 @@ from rookery.api.bodies import Body
 from rookery.api.edge import is_secure
 from rookery.api.parts import ApiParts
 from rookery.api.routes import answer
-from rookery.store.audit import RequestInfo
-from rookery.store.sessions import NewSession
-from rookery.store.users import User
+from rookery.store.people.audit import RequestInfo
+from rookery.store.people.sessions import NewSession
+from rookery.store.people.users import User
 
 # A login, a link or the set-up needs a few hundred bytes. Strangers send no more.
 MAX_BODY_BYTES = 16 * 1024

@@ -21,7 +21,7 @@ from rookery.api.git_watch import GitSource
 from rookery.domain.access.rights import Action, Resource, Role, Scope, has_scope
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import ChatId
-from rookery.store.access_errors import Denied, ScopeMissing
+from rookery.store.people.errors import Denied, ScopeMissing
 from rookery.stream import edge, params
 from rookery.stream.guard import Grant
 from rookery.stream.service import Opened, Streams

@@ -19,15 +19,16 @@ from rookery.llm import resolve
 from rookery.runtime import replica_slots
 from rookery.runtime.replica_slots import ReplicaSlot
 from rookery.settings import Settings
-from rookery.store import job_runs, model_configs, overview, pool, providers, replicas
-from rookery.store import migrate as migrations
-from rookery.store import settings as stored_settings
-from rookery.store.embedded.data_dir import NoDatabase, prepare_data_dir
-from rookery.store.embedded.server import find_binaries
-from rookery.store.errors import StoreError
-from rookery.store.job_runs import JobRun
-from rookery.store.migrate import Migration
-from rookery.store.pool import Connection, DatabaseConfig
+from rookery.store.db import job_runs, overview, pool, replicas
+from rookery.store.db import migrate as migrations
+from rookery.store.db.embedded.data_dir import NoDatabase, prepare_data_dir
+from rookery.store.db.embedded.server import find_binaries
+from rookery.store.db.errors import StoreError
+from rookery.store.db.job_runs import JobRun
+from rookery.store.db.migrate import Migration
+from rookery.store.db.pool import Connection, DatabaseConfig
+from rookery.store.models import model_configs, providers
+from rookery.store.settings import settings as stored_settings
 from rookery.workspaces.drivers.machine import problem_of_limits, problem_of_users
 from rookery.workspaces.drivers.protocol import DriverError, DriverUnavailable
 from rookery.workspaces.errors import WorkspaceError

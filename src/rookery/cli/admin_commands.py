@@ -249,7 +249,7 @@ def _add_templates(tasks: Any, add: Add, run: Run) -> None:
     def switch(*, enabled: bool) -> Callable[[argparse.Namespace, Loaded, Output], int]:
         def change(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
             from rookery.cli import admin_templates
-            from rookery.store.templates import TemplatePatch
+            from rookery.store.workspaces.templates import TemplatePatch
 
             told = "enabled" if enabled else "disabled; workspaces that are there can still be started"
             patch = TemplatePatch(enabled=enabled)

@@ -18,12 +18,12 @@ from rookery.domain.models.options import ProviderType
 from rookery.llm import catalog, cost, reported, resolve
 from rookery.llm.directory import windows_of
 from rookery.settings import Settings
-from rookery.store import model_configs, model_windows, providers
-from rookery.store.model_configs import ModelConfig, ModelConfigDraft, ModelConfigPatch
-from rookery.store.model_errors import Unusable
-from rookery.store.model_windows import ModelWindow
-from rookery.store.pool import Connection
-from rookery.store.providers import Provider
+from rookery.store.db.pool import Connection
+from rookery.store.models import context_windows, model_configs, providers
+from rookery.store.models.context_windows import ModelWindow
+from rookery.store.models.errors import Unusable
+from rookery.store.models.model_configs import ModelConfig, ModelConfigDraft, ModelConfigPatch
+from rookery.store.models.providers import Provider
 
 SHOWN = ("id", "model", "display_name", "enabled", "is_default", "context_limit", "compression_threshold")
 # Types whose models the catalog lists; of the others it knows none.
@@ -53,7 +53,7 @@ class NewModel(msgspec.Struct, frozen=True, kw_only=True):
 async def list_all(settings: Settings, out: Output) -> int:
     async with admin_input.opened(settings, out) as (_, conn):
         found = await _load(conn)
-        windows = await model_windows.list_windows(conn)
+        windows = await context_windows.list_windows(conn)
     if found:
         headers = ("id", "model", "default", "state", "context", "reads", "$/M in", "$/M out", "prices")
         out.table(headers, [_row(config, provider, windows.get(config.id)) for config, provider in found])
@@ -72,7 +72,7 @@ async def show(settings: Settings, out: Output, *, reference: str) -> int:
     with admin_input.refusals(out) as outcome:
         async with admin_input.opened(settings, out) as (_, conn):
             config, provider = _find(await _load(conn), reference)
-            window = await model_windows.find_window(conn, config.id)
+            window = await context_windows.find_window(conn, config.id)
         known = windows_of(config, provider.type, window)
         out.line(f"{_name(config, provider)} ({_state(config, provider)}), id {config.id}")
         out.table(
@@ -97,9 +97,9 @@ async def forget_window(settings: Settings, out: Output, *, reference: str) -> i
     with admin_input.refusals(out) as outcome:
         async with admin_input.opened(settings, out) as (database, conn):
             config, provider = _find(await _load(conn), reference)
-            is_known = await model_windows.forget(conn, config.id)
+            is_known = await context_windows.forget(conn, config.id)
             await admin_input.announce(database, "model", config.id)
-            window = await model_windows.find_window(conn, config.id)
+            window = await context_windows.find_window(conn, config.id)
         what = "What was learned about" if is_known else "Nothing was learned about"
         out.line(f"{what} the window of {_name(config, provider)}{' is forgotten' if is_known else ' yet'}.")
         out.result(_document(config, provider, window))

@@ -17,9 +17,9 @@ from rookery.cli.output import Output
 from rookery.domain.models.options import ProviderType
 from rookery.llm.secrets import SecretStr
 from rookery.settings import Settings
-from rookery.store import env_providers, model_configs, providers
-from rookery.store.pool import Connection
-from rookery.store.providers import KEYLESS, Provider, ProviderDraft, ProviderPatch
+from rookery.store.db.pool import Connection
+from rookery.store.models import env_providers, model_configs, providers
+from rookery.store.models.providers import KEYLESS, Provider, ProviderDraft, ProviderPatch
 
 SHOWN = ("id", "name", "type", "display_name", "enabled", "source", "central_key_enabled", "allow_user_key")
 

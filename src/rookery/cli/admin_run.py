@@ -36,12 +36,15 @@ from rookery.domain.chat.transitions import BusyBehavior
 from rookery.llm.secrets import KeyRing
 from rookery.runtime.clock import Clock, SystemClock
 from rookery.settings import Settings
-from rookery.store import chats, machine, messages, offline_model, operator, providers, usage
-from rookery.store import settings as runtime_settings
-from rookery.store.embedded.data_dir import prepare_data_dir
+from rookery.store import machine
+from rookery.store.chats import chats, messages
+from rookery.store.db.embedded.data_dir import prepare_data_dir
+from rookery.store.db.pool import Database
 from rookery.store.machine import Bundle, ChatSpec
-from rookery.store.pool import Database
-from rookery.store.usage import Figures
+from rookery.store.models import offline_model, providers, usage
+from rookery.store.models.usage import Figures
+from rookery.store.people import operator
+from rookery.store.settings import settings as runtime_settings
 from rookery.tools.turn import PlainToolbox
 from rookery.worker.config import WorkerConfig
 

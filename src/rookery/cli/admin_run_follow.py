@@ -19,8 +19,9 @@ from rookery.domain.chat.errors import TransitionNotAllowed
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import Status
 from rookery.runtime.clock import Clock, DeadlineExceeded
-from rookery.store import machine, messages
-from rookery.store.hints import ChatHint
+from rookery.store import machine
+from rookery.store.chats import messages
+from rookery.store.db.hints import ChatHint
 from rookery.store.machine import Tx, View
 from rookery.worker import deltas
 from rookery.worker.feeds import Subscription

@@ -14,11 +14,11 @@ from rookery.cli.exits import Exit
 from rookery.domain.models.options import ProviderType
 from rookery.llm import resolve
 from rookery.llm.directory import Directory
-from rookery.store import model_configs, providers
-from rookery.store.model_configs import ModelConfig
-from rookery.store.model_errors import NoDefaultModel
-from rookery.store.pool import Connection
-from rookery.store.providers import Provider
+from rookery.store.db.pool import Connection
+from rookery.store.models import model_configs, providers
+from rookery.store.models.errors import NoDefaultModel
+from rookery.store.models.model_configs import ModelConfig
+from rookery.store.models.providers import Provider
 
 # What to add first, by the type of the provider, and how much it reads.
 _SUGGESTED = {

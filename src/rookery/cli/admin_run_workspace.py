@@ -13,10 +13,10 @@ from rookery.app import Replica
 from rookery.domain.access.rights import OwnerActor
 from rookery.domain.chat.chat import Chat
 from rookery.domain.chat.messages import ChatId
-from rookery.store import workspace_context
-from rookery.store.access_errors import AccessError
-from rookery.store.workspace_requests import OperationInProgress
-from rookery.store.workspaces import Status
+from rookery.store.people.errors import AccessError
+from rookery.store.workspaces import context
+from rookery.store.workspaces.requests import OperationInProgress
+from rookery.store.workspaces.workspaces import Status
 
 # Chosen: a workspace gets ten seconds to end its processes; what takes longer goes on without the command.
 STOP_SECONDS = 60.0
@@ -32,7 +32,7 @@ class Life(NamedTuple):
 async def find_life(replica: Replica, chat_id: ChatId) -> Life | None:
     """That of the chat's workspace; None when it has none."""
     async with replica.database.api.acquire() as conn:
-        workspace_id = (await workspace_context.read_pin(conn, chat_id)).workspace_id
+        workspace_id = (await context.read_pin(conn, chat_id)).workspace_id
     workspace = None if workspace_id is None else await replica.workspaces.service.find_workspace(workspace_id)
     if workspace is None or workspace.status == Status.DELETED:
         return None

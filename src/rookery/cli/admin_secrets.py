@@ -14,8 +14,9 @@ from rookery.cli.output import Output
 from rookery.llm import secrets
 from rookery.llm.secrets import KeyRing, SecretsError
 from rookery.settings import Problem, Settings, SettingsError
-from rookery.store import migrate, sealed
-from rookery.store.pool import Connection
+from rookery.store.db import migrate
+from rookery.store.db.pool import Connection
+from rookery.store.models import sealed_values
 
 NO_RING = "There is no key ring. Set ROOKERY_SECRET_KEYS to the one the servers use."
 WRONG_RING = "This ring did not seal the keys in the database. Set the one that did, or restore the key file."
@@ -25,14 +26,14 @@ async def rotate(settings: Settings, out: Output, *, full: bool) -> int:
     """Re-seal, then count what is under which key."""
 
     def tell(seen: int) -> None:
-        if seen >= sealed.BATCH:
+        if seen >= sealed_values.BATCH:
             out.progress(f"{seen} values looked at")
 
     async with installation.visited_database(settings, out.progress) as database, database.api.acquire() as conn:
         await migrate.check(conn, advice="`rookery admin migrate` applies them.")
         ring = require_ring(settings)
         await check_ring(conn, ring)
-        done = await sealed.rotate(conn, ring, full=full, on_batch=tell)
+        done = await sealed_values.rotate(conn, ring, full=full, on_batch=tell)
     out.line(f"{done.rewrapped} value(s) sealed anew with key {ring.active_id}.")
     _show(out, ring, done.by_key_id, rewrapped=done.rewrapped, unreadable=done.unreadable)
     left = {key_id: count for key_id, count in done.by_key_id.items() if key_id != ring.active_id}
@@ -59,7 +60,7 @@ async def status(settings: Settings, out: Output) -> int:
     async with installation.visited_database(settings, out.progress) as database, database.api.acquire() as conn:
         await migrate.check(conn, advice="`rookery admin migrate` applies them.")
         ring = require_ring(settings)
-        counts = await sealed.count_by_key_id(conn, ring)
+        counts = await sealed_values.count_by_key_id(conn, ring)
     _show(out, ring, counts)
     if any(key_id != ring.active_id and key_id in ring.key_ids for key_id in counts):
         out.line("`rookery admin rotate-secrets` brings them all under the active key.")

@@ -12,11 +12,12 @@ from rookery.cli.output import Output
 from rookery.domain.access.rights import Resource, SystemActor, SystemName
 from rookery.runtime.clock import SystemClock
 from rookery.settings import Settings
-from rookery.store import audit, templates
-from rookery.store.access_errors import AccessError
-from rookery.store.audit import Event
-from rookery.store.pool import Connection
-from rookery.store.templates import Template, TemplatePatch
+from rookery.store.db.pool import Connection
+from rookery.store.people import audit
+from rookery.store.people.audit import Event
+from rookery.store.people.errors import AccessError
+from rookery.store.workspaces import templates
+from rookery.store.workspaces.templates import Template, TemplatePatch
 from rookery.workspaces import manifest as manifests
 from rookery.workspaces import networks, shared_folders
 from rookery.workspaces import templates as folders

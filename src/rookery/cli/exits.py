@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from rookery.settings import SettingsError
-from rookery.store import errors
+from rookery.store.db import errors
 
 
 class Exit(IntEnum):

@@ -15,8 +15,8 @@ from rookery.api import spa
 from rookery.cli.output import Output
 from rookery.runtime.clock import SystemClock
 from rookery.settings import Settings
-from rookery.store import setup
-from rookery.store.pool import Database
+from rookery.store.db.pool import Database
+from rookery.store.people import first_admin
 
 PROGRAM = "rookery"
 
@@ -25,7 +25,7 @@ async def find_token(settings: Settings, database: Database) -> str | None:
     """The setup token, while there is no administrator."""
     async with database.api.acquire() as conn:
         now = SystemClock().now()
-        return await setup.ensure_token(conn, settings.data_dir, now=now, configured=settings.setup_token)
+        return await first_admin.ensure_token(conn, settings.data_dir, now=now, configured=settings.setup_token)
 
 
 def show(url: str, token: str | None, out: Output) -> None:

@@ -47,8 +47,8 @@ from rookery.runtime import replica_slots
 from rookery.runtime.clock import Clock, DeadlineExceeded, SystemClock
 from rookery.runtime.replica_slots import ReplicaSlot, SlotState
 from rookery.settings import Settings, is_in_the_clear
-from rookery.store.embedded.data_dir import Use
-from rookery.store.pool import Database
+from rookery.store.db.embedded.data_dir import Use
+from rookery.store.db.pool import Database
 from rookery.telemetry import log
 
 FIRST_RESTART_SECONDS, LAST_RESTART_SECONDS = 0.5, 30.0

@@ -28,11 +28,11 @@ from rookery.cli.children import HURRY, STOP, Orders, Ready, read_line
 from rookery.cli.exits import Exit
 from rookery.cli.output import Output
 from rookery.cli.stopping import Stop, leave_at_once
-from rookery.store import migrate
-from rookery.store.embedded import process as postmasters
-from rookery.store.embedded.data_dir import DataDirLock, Use, remove_socket_dir
-from rookery.store.errors import DataDirInUse
-from rookery.store.pool import Database
+from rookery.store.db import migrate
+from rookery.store.db.embedded import process as postmasters
+from rookery.store.db.embedded.data_dir import DataDirLock, Use, remove_socket_dir
+from rookery.store.db.errors import DataDirInUse
+from rookery.store.db.pool import Database
 from rookery.telemetry import log
 
 HARD_END_SECONDS = 15.0  # beyond drain_timeout

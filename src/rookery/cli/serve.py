@@ -16,7 +16,7 @@ from rookery.cli.port import CannotListen
 from rookery.cli.stopping import Stop
 from rookery.runtime.clock import SystemClock
 from rookery.settings import Settings, is_in_the_clear
-from rookery.store.embedded.data_dir import Use
+from rookery.store.db.embedded.data_dir import Use
 from rookery.telemetry import log
 
 HARD_END_SECONDS = 15.0  # beyond drain_timeout

@@ -43,8 +43,8 @@ from rookery.llm.types import (
 from rookery.llm.wire import WireFormat
 from rookery.runtime.cache import Cache
 from rookery.runtime.clock import Clock, SystemClock
-from rookery.store.model_configs import ModelConfig
-from rookery.store.providers import Provider
+from rookery.store.models.model_configs import ModelConfig
+from rookery.store.models.providers import Provider
 
 if TYPE_CHECKING:
     from rookery.llm.bridge.factory import BridgeClients

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from rookery.llm.types import Usage
-from rookery.store.model_configs import ModelConfig
+from rookery.store.models.model_configs import ModelConfig
 
 # Wide enough that no sum of products of 64-bit counts and stored prices is ever rounded before the end.
 _EXACT = Context(prec=100)

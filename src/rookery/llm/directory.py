@@ -22,14 +22,15 @@ from rookery.llm.resolve import Choice, Models, ModelState
 from rookery.llm.secrets import KeyRing, SecretStr
 from rookery.llm.types import Capabilities, ErrorKind, ProviderError, Wire
 from rookery.runtime.clock import Clock
-from rookery.store import env_providers, model_configs, model_windows, providers, settings, user_keys
-from rookery.store.hints import ConfigHint
-from rookery.store.model_configs import ModelConfig
-from rookery.store.model_errors import Unusable
-from rookery.store.model_windows import ModelWindow
-from rookery.store.providers import Provider
-from rookery.store.pubsub import Bus, Subscription
-from rookery.store.usage import KeySource
+from rookery.store.db.hints import ConfigHint
+from rookery.store.db.pubsub import Bus, Subscription
+from rookery.store.models import context_windows, env_providers, model_configs, providers, user_keys
+from rookery.store.models.context_windows import ModelWindow
+from rookery.store.models.errors import Unusable
+from rookery.store.models.model_configs import ModelConfig
+from rookery.store.models.providers import Provider
+from rookery.store.models.usage import KeySource
+from rookery.store.settings import settings
 from rookery.telemetry.redaction import SecretRegistry
 
 PROMPT_TTL_SECONDS = 5.0
@@ -251,7 +252,7 @@ class Directory:
         async with self._pool.acquire() as conn, conn.transaction(isolation="repeatable_read", readonly=True):
             found = await providers.list_providers(conn, with_deleted=True)
             configs = await model_configs.list_model_configs(conn, with_deleted=True)
-            windows = await model_windows.list_windows(conn)
+            windows = await context_windows.list_windows(conn)
         return Snapshot(
             {provider.id: self._opened(provider) for provider in found},
             {config.id: config for config in configs},

@@ -28,8 +28,8 @@ from rookery.llm.http import HttpClients
 from rookery.llm.model import USER_AGENT
 from rookery.llm.resolve import Choice
 from rookery.llm.types import ErrorKind, ProviderError, Usage
-from rookery.store.providers import KEYLESS, Provider
-from rookery.store.usage import CallStatus, Entry
+from rookery.store.models.providers import KEYLESS, Provider
+from rookery.store.models.usage import CallStatus, Entry
 
 TEST_SECONDS: Final = 30.0
 LIST_SECONDS: Final = 15.0

@@ -16,9 +16,9 @@ import msgspec
 
 from rookery.domain.chat.messages import Effort
 from rookery.llm.types import ErrorKind, ProviderError
-from rookery.store.model_errors import ModelUnusable, NoDefaultModel, Unusable
-from rookery.store.providers import KEYLESS, Provider
-from rookery.store.usage import KeySource
+from rookery.store.models.errors import ModelUnusable, NoDefaultModel, Unusable
+from rookery.store.models.providers import KEYLESS, Provider
+from rookery.store.models.usage import KeySource
 from rookery.telemetry.log import get_logger
 
 log = get_logger("llm.resolve")

@@ -22,9 +22,9 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from rookery.store import settings
-from rookery.store.pool import Connection
-from rookery.store.sealed import CHECK_SETTING
+from rookery.store.db.pool import Connection
+from rookery.store.models.sealed_values import CHECK_SETTING
+from rookery.store.settings import settings
 from rookery.telemetry.log import get_logger
 
 log = get_logger("llm.secrets")

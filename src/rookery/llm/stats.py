@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from rookery.llm.types import LanguageModel, ReplayFault, Wire
-from rookery.store.usage import CallStatus, Entry
+from rookery.store.models.usage import CallStatus, Entry
 from rookery.telemetry.histogram import Histograms, exponential
 from rookery.telemetry.log import get_logger
 from rookery.telemetry.redaction import printable

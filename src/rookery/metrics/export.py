@@ -15,8 +15,8 @@ from rookery.metrics.families import Family
 from rookery.metrics.process import Build, PubSub
 from rookery.metrics.standard import Process
 from rookery.metrics.text import Section
-from rookery.store.pool import Database
-from rookery.store.replicas import Presence
+from rookery.store.db.pool import Database
+from rookery.store.db.replicas import Presence
 from rookery.stream.relay.service import Relay
 from rookery.stream.service import Streams
 from rookery.telemetry.http_stats import HttpStats

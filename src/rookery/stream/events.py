@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.store.chat_views import ActionCall, ActionKind, ChatErrorView, ChatView
+from rookery.store.chats.chat_views import ActionCall, ActionKind, ChatErrorView, ChatView
 from rookery.stream.views import MessageView, QueuedMessageView, RetryView
 
 PROTOCOL = 1

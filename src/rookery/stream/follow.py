@@ -19,10 +19,10 @@ import asyncpg
 from rookery.domain.chat.errors import ChatNotFound
 from rookery.domain.chat.messages import ChatId
 from rookery.runtime.clock import Clock
-from rookery.store.errors import StoreError
-from rookery.store.hints import MiscHint
-from rookery.store.pubsub import Bus
-from rookery.store.pubsub import Subscription as BusSubscription
+from rookery.store.db.errors import StoreError
+from rookery.store.db.hints import MiscHint
+from rookery.store.db.pubsub import Bus
+from rookery.store.db.pubsub import Subscription as BusSubscription
 from rookery.stream import events, sync
 from rookery.stream.errors import CloseCode, StreamEnded
 from rookery.stream.events import DebugUpdate, Hello

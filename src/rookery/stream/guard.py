@@ -13,8 +13,8 @@ from enum import Enum
 from typing import NoReturn
 from uuid import UUID
 
-from rookery.store.hints import AccessHint
-from rookery.store.pubsub import Bus
+from rookery.store.db.hints import AccessHint
+from rookery.store.db.pubsub import Bus
 from rookery.stream.errors import CloseCode
 from rookery.stream.session import Session
 from rookery.telemetry.log import get_logger

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from uuid import UUID
 
-from rookery.store.hints import ChatHint
-from rookery.store.pubsub import Bus, Subscription
+from rookery.store.db.hints import ChatHint
+from rookery.store.db.pubsub import Bus, Subscription
 
 
 class Inbox:

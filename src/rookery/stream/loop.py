@@ -17,8 +17,8 @@ from uuid import UUID
 from rookery.domain.chat.chat import Chat
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import Status
-from rookery.store import chat_views
-from rookery.store.hints import ChatHint
+from rookery.store.chats import chat_views
+from rookery.store.db.hints import ChatHint
 from rookery.stream import events, views
 from rookery.stream.events import (
     ActionRequired,

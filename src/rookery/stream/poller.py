@@ -11,9 +11,9 @@ from uuid import UUID
 import asyncpg
 
 from rookery.runtime.clock import Clock
-from rookery.store import streaming
-from rookery.store.errors import StoreError
-from rookery.store.hints import ChatHint
+from rookery.store.chats import stream_reads
+from rookery.store.db.errors import StoreError
+from rookery.store.db.hints import ChatHint
 from rookery.stream.inbox import Registry
 from rookery.telemetry.log import get_logger
 
@@ -89,7 +89,7 @@ class Poller:
     async def _poll(self, chat_ids: list[UUID]) -> None:
         self._stats.queries += 1
         async with self._pool.acquire() as conn:
-            found = await streaming.poll(conn, chat_ids)
+            found = await stream_reads.poll(conn, chat_ids)
         for hint in found:
             self._registry.post(hint)
         for chat_id in set(chat_ids) - {hint.chat_id for hint in found}:

@@ -21,9 +21,9 @@ import asyncpg
 from rookery.domain.chat.errors import ChatNotFound
 from rookery.domain.chat.messages import ChatId, MessageId
 from rookery.runtime.clock import Clock
-from rookery.store import cursors
+from rookery.store.chats import read_cursors
+from rookery.store.db.pubsub import Bus
 from rookery.store.machine import Machine
-from rookery.store.pubsub import Bus
 from rookery.stream import follow
 from rookery.stream.follow import DATABASE_ERRORS, PartSources, Surroundings
 from rookery.stream.guard import AccessGuard, Grant, RightsCheck
@@ -196,7 +196,7 @@ class _Marker:
         try:
             async with self._parts.pool.acquire() as conn:
                 target = None if message_id is None else MessageId(message_id)
-                await cursors.mark_read(conn, chat_id, user_id=self._user_id, message_id=target)
+                await read_cursors.mark_read(conn, chat_id, user_id=self._user_id, message_id=target)
         except ChatNotFound:
             return
         except DATABASE_ERRORS as error:

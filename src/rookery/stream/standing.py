@@ -12,9 +12,9 @@ import asyncpg
 
 from rookery.domain.chat.messages import ChatId
 from rookery.runtime.clock import Clock
-from rookery.store import access, streaming
-from rookery.store.access import Standing, Watching
-from rookery.store.hints import WatchHint, WatchKind
+from rookery.store.chats import stream_reads, viewer_access
+from rookery.store.chats.viewer_access import Standing, Watching
+from rookery.store.db.hints import WatchHint, WatchKind
 from rookery.store.machine import Publisher
 from rookery.stream.guard import Grant, Right
 
@@ -45,13 +45,13 @@ class StandingCheck:
         ]
         now = self._clock.now()
         async with self._pool.acquire() as conn:
-            found = await access.find_standings(conn, watching, now=now)
+            found = await viewer_access.find_standings(conn, watching, now=now)
             kept = {
                 each.credential_id
                 for each, standing in zip(watching, found, strict=True)
                 if standing is not Standing.LOGGED_OUT
             }
-            await streaming.note_seen(conn, list(kept), now=now)
+            await stream_reads.note_seen(conn, list(kept), now=now)
         return [_RIGHTS[standing] for standing in found]
 
 

@@ -16,11 +16,11 @@ from rookery.domain.chat.chat import Chat
 from rookery.domain.chat.messages import ChatId, MessageId
 from rookery.domain.chat.prompt import PromptRow
 from rookery.domain.chat.states import Status
-from rookery.store import streaming
-from rookery.store.hints import ChatHint
+from rookery.store.chats import stream_reads
+from rookery.store.chats.messages import WINDOW_MAX_BYTES
+from rookery.store.chats.stream_reads import PendingCall
+from rookery.store.db.hints import ChatHint
 from rookery.store.machine import Machine, View
-from rookery.store.messages import WINDOW_MAX_BYTES
-from rookery.store.streaming import PendingCall
 from rookery.stream import events, views
 from rookery.stream.events import HistoryReset, QueueUpdate
 
@@ -150,7 +150,7 @@ class Reader:
     async def _fly(self, place: Place, expects_rows: bool) -> Snapshot:
         if not expects_rows and not has_rows(chat := await self._machine.peek(place.chat_id), place):
             return Snapshot(chat)
-        news = await streaming.glance_at(self._machine, place.chat_id, seen=place.history_version)
+        news = await stream_reads.glance_at(self._machine, place.chat_id, seen=place.history_version)
         if (snapshot := _with_news(place, news)) is not None:
             return snapshot
 
@@ -177,7 +177,7 @@ def is_cut(rows: Iterable[PromptRow], last_message_id: int) -> bool:
     return any(row.message.deleted and row.message.id <= last_message_id for row in rows)
 
 
-def _with_news(place: Place, news: streaming.News) -> Snapshot | None:
+def _with_news(place: Place, news: stream_reads.News) -> Snapshot | None:
     """The place with a few more messages; None where more than messages is needed, or all of them."""
     chat, rows = news.chat, news.rows
     has_more = chat.queue_version > place.queue_version or chat.status == Status.REQUIRES_ACTION
@@ -189,7 +189,9 @@ def _with_news(place: Place, news: streaming.News) -> Snapshot | None:
 
 
 async def _batch(view: View, place: Place) -> Batch:
-    rows = await streaming.list_delta(view.conn, view.chat.id, seen=place.history_version, limit=MAX_DELTA_MESSAGES + 1)
+    rows = await stream_reads.list_delta(
+        view.conn, view.chat.id, seen=place.history_version, limit=MAX_DELTA_MESSAGES + 1
+    )
     if is_cut(rows, place.last_message_id) or _is_long(rows):
         return await _window(view, place.tail)
     return _delta(_live(rows), place.last_message_id)
@@ -199,15 +201,15 @@ async def _opening_batch(view: View, *, after_id: int, tail: int) -> tuple[Resum
     if not after_id:
         if tail:
             return "window", await _window(view, tail)
-        return "none", Batch((), await streaming.find_newest_id(view.conn, view.chat.id) or 0)
-    if not await streaming.is_live(view.conn, view.chat.id, message_id=after_id):
+        return "none", Batch((), await stream_reads.find_newest_id(view.conn, view.chat.id) or 0)
+    if not await stream_reads.is_live(view.conn, view.chat.id, message_id=after_id):
         return "window", await _window(view, tail)
     held = MessageId(after_id)
     limit = MAX_DELTA_MESSAGES + 1
-    missing = await streaming.measure_after(view.conn, view.chat.id, after_id=held, limit=limit)
+    missing = await stream_reads.measure_after(view.conn, view.chat.id, after_id=held, limit=limit)
     if missing.count >= limit or missing.size_bytes > WINDOW_MAX_BYTES:
         return "window", await _window(view, tail)
-    rows = await streaming.list_after(view.conn, view.chat.id, after_id=held, limit=limit) if missing.count else ()
+    rows = await stream_reads.list_after(view.conn, view.chat.id, after_id=held, limit=limit) if missing.count else ()
     return "delta", _delta(rows, after_id)
 
 
@@ -226,10 +228,10 @@ def _delta(rows: Sequence[PromptRow], last_message_id: int) -> Batch:
 
 
 async def _window(view: View, tail: int) -> Batch:
-    page = await streaming.list_window(view.conn, view.chat.id, tail=tail)
+    page = await stream_reads.list_window(view.conn, view.chat.id, tail=tail)
     first = page.rows[0].message.id if page.rows else None
     # Without a window the client still holds a place: what is cut before it must reach it.
-    last = page.rows[-1].message.id if page.rows else await streaming.find_newest_id(view.conn, view.chat.id) or 0
+    last = page.rows[-1].message.id if page.rows else await stream_reads.find_newest_id(view.conn, view.chat.id) or 0
     reset = events.encode(HistoryReset(len(page.rows), page.has_more, first))
     return Batch(_encoded(page.rows), last, reset)
 
@@ -239,11 +241,11 @@ def _encoded(rows: Iterable[PromptRow]) -> tuple[bytes, ...]:
 
 
 async def _queue_update(view: View) -> bytes:
-    queue = await streaming.list_queue(view.conn, view.chat.id)
+    queue = await stream_reads.list_queue(view.conn, view.chat.id)
     return events.encode(QueueUpdate(views.queued_messages(queue)))
 
 
 async def _pending_calls(view: View) -> tuple[PendingCall, ...]:
     if view.chat.status != Status.REQUIRES_ACTION:
         return ()
-    return await streaming.list_pending_calls(view.conn, view.chat.id)
+    return await stream_reads.list_pending_calls(view.conn, view.chat.id)

@@ -19,13 +19,13 @@ from msgspec import UNSET
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import Status
 from rookery.runtime.clock import Clock
-from rookery.store import chat_reads, chat_views, shares, streaming
-from rookery.store.chat_views import ActionCall, ChatView
-from rookery.store.errors import StoreError
-from rookery.store.hints import WatchHint, WatchKind
-from rookery.store.pool import Connection
-from rookery.store.pubsub import Bus
-from rookery.store.streaming import Member
+from rookery.store.chats import chat_reads, chat_views, shares, stream_reads
+from rookery.store.chats.chat_views import ActionCall, ChatView
+from rookery.store.chats.stream_reads import Member
+from rookery.store.db.errors import StoreError
+from rookery.store.db.hints import WatchHint, WatchKind
+from rookery.store.db.pool import Connection
+from rookery.store.db.pubsub import Bus
 from rookery.stream import events
 from rookery.stream.events import ChatChanged, ChatGone, ListResync, Ready
 from rookery.stream.outbox import MAX_FRAME_BYTES, MAX_FRAME_EVENTS, Frame
@@ -199,7 +199,7 @@ class WatchHub:
             return
         self.stats.loads += 1
         async with self._pool.acquire() as conn:
-            members = {member.chat_id: member for member in await streaming.list_members(conn, list(collected))}
+            members = {member.chat_id: member for member in await stream_reads.list_members(conn, list(collected))}
             readers = await shares.list_readers_of(conn, list({member.root_id for member in members.values()}))
             pairs = self._pairs(collected, members, readers)
             seen = await chat_reads.list_for_viewers(conn, pairs) if pairs else []
@@ -235,7 +235,7 @@ class WatchHub:
         found: dict[UUID, tuple[ActionCall, ...]] = {}
         for chat_id in waiting:
             try:
-                pending = await streaming.list_pending_calls(conn, chat_id)
+                pending = await stream_reads.list_pending_calls(conn, chat_id)
             except chat_reads.UNREADABLE as error:
                 # Content that cannot be read has no calls to show; the chat is told all the same.
                 log.warning("watch_calls_unreadable", chat_id=chat_id, error=type(error).__name__)

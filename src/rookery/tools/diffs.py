@@ -6,7 +6,7 @@ from rookery.domain.access.rights import OwnerActor
 from rookery.domain.chat.chat import Chat
 from rookery.runtime.clock import Clock
 from rookery.store.authorized.store import Store
-from rookery.store.chat_diffs import DiffStatus
+from rookery.store.chats.diffs import DiffStatus
 from rookery.workspaces.answers import Count, Repository
 from rookery.workspaces.dialing import TurnWorkspace
 

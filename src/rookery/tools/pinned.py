@@ -21,10 +21,10 @@ from rookery.domain.content import prompt_text, skills
 from rookery.domain.content.skills import WORKSPACE, SkillFile
 from rookery.runtime.cache import CHAT_SECONDS, Cache
 from rookery.runtime.clock import Clock
-from rookery.store import workspace_context
-from rookery.store.generation import ChatMeta
-from rookery.store.workspace_context import ContextResource, Pin
-from rookery.store.workspaces import Workspace
+from rookery.store.chats.step_reads import ChatMeta
+from rookery.store.workspaces import context
+from rookery.store.workspaces.context import ContextResource, Pin
+from rookery.store.workspaces.workspaces import Workspace
 from rookery.telemetry.log import get_logger
 
 log = get_logger("tools.pinned")
@@ -107,7 +107,7 @@ class Pins:
     async def load_newest(self, chat_id: ChatId) -> Pinned | None:
         """The pin as it is now, after somebody wrote it."""
         async with self._pool.acquire() as conn:
-            pin = await workspace_context.read_pin(conn, chat_id)
+            pin = await context.read_pin(conn, chat_id)
         if pin.hash is None or pin.workspace_id is None or pin.pinned_workspace_id != pin.workspace_id:
             return None
         return await self._load(chat_id, _key(pin, pin.workspace_id, pin.hash), pin.servers)
@@ -117,7 +117,7 @@ class Pins:
         if known is not None and (known.key, known.servers_version) == (key, servers):
             return known
         async with self._pool.acquire() as conn:
-            resources = tuple(await workspace_context.list_resources(conn, chat_id))
+            resources = tuple(await context.list_resources(conn, chat_id))
         pinned = Pinned(key, resources, skill_files(resources), servers)
         # The texts are there twice: as resources, and as the skills made of them.
         size = sum(_RESOURCE_BYTES + 2 * getsizeof(each.body or "") for each in resources)

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from rookery.domain.content import prompt_text, skills
-from rookery.store.templates import Signals
+from rookery.store.workspaces.templates import Signals
 
 PAGE_SIZE = 10
 HALF_LIFE_DAYS = 14.0

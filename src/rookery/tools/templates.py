@@ -11,9 +11,9 @@ from msgspec import Meta
 
 from rookery.domain.content import prompt_text, skills
 from rookery.loop.tools import Tool, ToolContext, ToolOutput
-from rookery.store.access_errors import Missing
-from rookery.store.errors import StoreError
-from rookery.store.templates import Signals, Template
+from rookery.store.db.errors import StoreError
+from rookery.store.people.errors import Missing
+from rookery.store.workspaces.templates import Signals, Template
 from rookery.telemetry.log import get_logger
 from rookery.tools import ranking
 from rookery.tools.ranking import Facts

@@ -24,10 +24,10 @@ from rookery.domain.chat.system_blocks import Mode
 from rookery.loop.tools import Services, Tool, ToolSet, ToolSpec
 from rookery.runtime.cache import Cache
 from rookery.runtime.clock import Clock
-from rookery.store import mcp_consents, workspace_context, workspaces
 from rookery.store.authorized.store import Store
-from rookery.store.generation import Step
-from rookery.store.workspaces import Status, Workspace
+from rookery.store.chats.step_reads import Step
+from rookery.store.workspaces import context, mcp_consents, workspaces
+from rookery.store.workspaces.workspaces import Status, Workspace
 from rookery.telemetry.log import get_logger
 from rookery.tools import (
     attach,
@@ -255,14 +255,14 @@ class WorkspaceToolbox:
         meta = step.meta
         if meta.context_generation is not None and meta.context_generation < row.generation:
             async with self._parts.pool.acquire() as conn:
-                newest = await workspace_context.find_snapshot(conn, row.id)
+                newest = await context.find_snapshot(conn, row.id)
             return newest is not None and newest.generation == row.generation
         if not _begins_turn(step) or (meta.context_dirty_since is None and not has_looked):
             return False
         if await self._parts.user_setting(step.chat.owner_id, "context_auto_refresh") is not True:
             return False
         async with self._parts.pool.acquire() as conn:
-            return (await workspace_context.read_pin(conn, step.chat.id)).dirty_since is not None
+            return (await context.read_pin(conn, step.chat.id)).dirty_since is not None
 
 
 def _declared(step: Step, mode: Mode) -> tuple[ToolSpec, ...]:

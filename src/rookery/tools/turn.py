@@ -17,7 +17,7 @@ from rookery.domain.chat.messages import NewMessage, Role, Visibility
 from rookery.domain.chat.parts import Text, WorkspaceContext
 from rookery.domain.chat.system_blocks import Mode, Skill
 from rookery.loop.tools import KeepResult, Services, Tool, ToolSet, ToolSource, ToolSpec, keep_nowhere
-from rookery.store.generation import Step
+from rookery.store.chats.step_reads import Step
 from rookery.telemetry.log import get_logger
 
 log = get_logger("tools.turn")

@@ -14,11 +14,11 @@ from msgspec import Meta
 
 from rookery.domain.chat.errors import ChatError
 from rookery.loop.tools import Replay, Tool, ToolContext, ToolOutput
-from rookery.store.access_errors import AccessError, AlreadyExists, Missing
-from rookery.store.authorized.turns import Replayed
-from rookery.store.workspace_operations import Operation, OperationState, Reason
-from rookery.store.workspace_requests import NodeOffline, OperationInProgress, Requested, WorkspaceQuotaExceeded
-from rookery.store.workspaces import AgentState, Status, Workspace, is_name
+from rookery.store.authorized.chat_changes import Replayed
+from rookery.store.people.errors import AccessError, AlreadyExists, Missing
+from rookery.store.workspaces.operations import Operation, OperationState, Reason
+from rookery.store.workspaces.requests import NodeOffline, OperationInProgress, Requested, WorkspaceQuotaExceeded
+from rookery.store.workspaces.workspaces import AgentState, Status, Workspace, is_name
 from rookery.tools.operation_tail import OperationTail
 from rookery.tools.templates import no_template
 from rookery.tools.workspace_turn import Refused, WorkspaceTurn, ask_agent, make_tool, turn_of

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from rookery.domain.chat import approvals, parts
 from rookery.domain.chat.mcp_consent import Entry
 from rookery.loop.tools import Media, Replay, ToolCall, ToolContext, ToolOutput, ToolSource, ToolSpec, object_schema
-from rookery.store.workspace_context import ContextResource
+from rookery.store.workspaces.context import ContextResource
 from rookery.tools.workspace_turn import Refused, ask_agent, turn_of
 from rookery.workspaces.answers import McpResult
 from rookery.workspaces.conn import MCP_SECONDS

@@ -12,8 +12,9 @@ import asyncpg
 
 from rookery.domain.chat.messages import ChatId
 from rookery.runtime.clock import Clock, DeadlineExceeded
-from rookery.store.errors import CommitOutcomeUnknown
-from rookery.store.hints import OwnershipHint
+from rookery.store.db.errors import CommitOutcomeUnknown
+from rookery.store.db.hints import OwnershipHint
+from rookery.store.db.pubsub import Bus, Subscription
 from rookery.store.machine import (
     ChatState,
     Machine,
@@ -25,10 +26,9 @@ from rookery.store.machine import (
     try_abandon,
     try_acquire,
 )
-from rookery.store.machine.at_once import take_free
 from rookery.store.machine.capacity import Limits
 from rookery.store.machine.ownership import Candidate, Takeover, find_takeover, has_peers
-from rookery.store.pubsub import Bus, Subscription
+from rookery.store.machine.single_statement import take_free
 from rookery.telemetry.log import get_logger
 from rookery.worker.config import WorkerConfig
 from rookery.worker.database import DATABASE_ERRORS

@@ -38,10 +38,10 @@ from rookery.loop.messages import assistant_rows, interrupted_figures, notice_ro
 from rookery.loop.stragglers import Stragglers
 from rookery.loop.tools import Publish
 from rookery.runtime.clock import Clock
-from rookery.store import files
 from rookery.store import machine as transitions
+from rookery.store.chats import files
 from rookery.store.machine import Question, StepCommitted, Tx
-from rookery.store.usage import CallStatus, Entry, record_call
+from rookery.store.models.usage import CallStatus, Entry, record_call
 from rookery.telemetry.log import get_logger
 from rookery.worker import billing, failures, shielded
 from rookery.worker.billing import Metered, Meters

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from rookery.domain.chat.errors import TransitionNotAllowed
 from rookery.domain.chat.transitions import Transition
-from rookery.store.generation import read_fenced
+from rookery.store.chats.step_reads import read_fenced
 from rookery.store.machine import Machine, Tx, cancel_requires_action, interrupt
 from rookery.telemetry.log import get_logger
 from rookery.worker.tasks import TaskHandle, Work

@@ -15,7 +15,7 @@ from rookery.domain.chat.chat import Chat
 from rookery.domain.chat.messages import MessageId, StepFigures
 from rookery.llm import cost
 from rookery.llm.types import Purpose, Usage
-from rookery.store.usage import CallStatus, Entry, is_recorded, record_call
+from rookery.store.models.usage import CallStatus, Entry, is_recorded, record_call
 from rookery.telemetry.log import get_logger
 from rookery.worker.config import WorkerConfig
 from rookery.worker.database import DATABASE_ERRORS

@@ -29,7 +29,7 @@ from rookery.loop.compaction import Carried, CompactionOutcome, CompactionSetup
 from rookery.loop.tools import ToolOutput
 from rookery.store import machine as transitions
 from rookery.store.machine import Tx
-from rookery.store.usage import CallStatus, record_call
+from rookery.store.models.usage import CallStatus, record_call
 from rookery.telemetry.log import get_logger
 from rookery.worker import billing, failures, shielded
 from rookery.worker.failures import Classified, StepFailed

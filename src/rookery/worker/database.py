@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncpg
 
 from rookery.runtime.clock import DeadlineExceeded
-from rookery.store.errors import StoreError
+from rookery.store.db.errors import StoreError
 
 # InternalClientError: what asyncpg says to a statement between the server's farewell and the end of the connection.
 DATABASE_ERRORS = (

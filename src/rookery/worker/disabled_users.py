@@ -14,11 +14,11 @@ import asyncpg
 
 from rookery.domain.chat.errors import ChatError
 from rookery.runtime.clock import Clock
-from rookery.store import disabled_users
-from rookery.store.disabled_users import DisabledUser
-from rookery.store.errors import LockTimeout
-from rookery.store.hints import AccessHint
+from rookery.store.db.errors import LockTimeout
+from rookery.store.db.hints import AccessHint
 from rookery.store.machine import Bundle, Machine, Publisher
+from rookery.store.people import disabled_users
+from rookery.store.people.disabled_users import DisabledUser
 from rookery.telemetry.log import get_logger
 from rookery.worker.database import DATABASE_ERRORS
 

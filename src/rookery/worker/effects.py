@@ -31,11 +31,11 @@ from rookery.llm.connect import Connector
 from rookery.llm.directory import Directory
 from rookery.llm.stats import CallStats
 from rookery.runtime.clock import Clock
-from rookery.store import chats
-from rookery.store.generation import ChatMeta, LoadedHistory
-from rookery.store.hints import ConfigHint, WatchKind
+from rookery.store.chats import chats
+from rookery.store.chats.step_reads import ChatMeta, LoadedHistory
+from rookery.store.db.hints import ConfigHint, WatchKind
+from rookery.store.db.pool import Connection
 from rookery.store.machine import Publisher
-from rookery.store.pool import Connection
 from rookery.telemetry.log import get_logger
 from rookery.worker.config import WorkerConfig
 from rookery.worker.database import DATABASE_ERRORS

@@ -22,7 +22,7 @@ from rookery.llm.secrets import SecretsError
 from rookery.llm.types import ErrorKind, ProviderError
 from rookery.llm.wire import PromptInvalid
 from rookery.runtime.clock import DeadlineExceeded
-from rookery.store.model_errors import ModelUnusable, NoDefaultModel, SpendLimitReached, Unusable
+from rookery.store.models.errors import ModelUnusable, NoDefaultModel, SpendLimitReached, Unusable
 from rookery.telemetry.redaction import hide_secrets
 from rookery.worker import strangers
 from rookery.worker.strangers import Story

@@ -22,8 +22,8 @@ from rookery.domain.chat.tool_calls import OpenCall
 from rookery.loop import messages, tool_input
 from rookery.loop.tools import ToolSet
 from rookery.runtime.time_slices import in_pieces
-from rookery.store import approvals as stored_approvals
-from rookery.store.generation import Step
+from rookery.store.chats import approvals as stored_approvals
+from rookery.store.chats.step_reads import Step
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,9 +34,9 @@ from rookery.domain.chat.transitions import Transition
 from rookery.llm.errors import LlmError
 from rookery.llm.types import ErrorKind
 from rookery.store import machine as transitions
-from rookery.store.generation import HistoryCache, Step, load_step
+from rookery.store.chats.step_reads import HistoryCache, Step, load_step
 from rookery.store.machine import Machine, Question, Tx
-from rookery.store.model_errors import ModelError
+from rookery.store.models.errors import ModelError
 from rookery.telemetry.log import get_logger
 from rookery.tools.turn import ToolsUnavailable
 from rookery.worker import failures, gate, shielded

@@ -21,13 +21,17 @@ from rookery.domain.access.rights import Resource, SystemActor, SystemName
 from rookery.domain.chat.chat import Chat
 from rookery.domain.chat.errors import ChatError, InvariantViolation
 from rookery.runtime.clock import Clock
-from rookery.store import approvals, audit, auto_archive, chat_settings, job_runs, search, usage_daily
-from rookery.store.audit import Event
 from rookery.store.authorized.store import Store
-from rookery.store.auto_archive import DueFamily
-from rookery.store.errors import LockTimeout
-from rookery.store.job_runs import JobOutcome, JobRun
+from rookery.store.chats import approvals, auto_archive, search
+from rookery.store.chats.auto_archive import DueFamily
+from rookery.store.db import job_runs
+from rookery.store.db.errors import LockTimeout
+from rookery.store.db.job_runs import JobOutcome, JobRun
 from rookery.store.machine import Bundle, Machine, Publisher, count_pools, set_family_archived
+from rookery.store.models import usage_daily
+from rookery.store.people import audit
+from rookery.store.people.audit import Event
+from rookery.store.settings import chats
 from rookery.telemetry.log import get_logger
 from rookery.telemetry.redaction import hide_secrets
 from rookery.worker.config import WorkerConfig
@@ -215,7 +219,7 @@ class AutoArchive:
 
     async def __call__(self) -> None:
         async with self._pool.acquire() as conn:
-            days = (await chat_settings.read_chat_settings(conn)).auto_archive_days
+            days = (await chats.read_chat_settings(conn)).auto_archive_days
         if days <= 0:
             return
         async with alone(self._connect, auto_archive.try_lock) as conn:
@@ -310,7 +314,7 @@ class CapacityGauges:
 
     async def __call__(self) -> None:
         async with self._pool.acquire() as conn:
-            limits = (await chat_settings.read_chat_settings(conn)).limits
+            limits = (await chats.read_chat_settings(conn)).limits
             counts = await count_pools(conn, limits=limits)
             questions = await approvals.count_open(conn)
         for pool, found in counts.items():

@@ -19,7 +19,7 @@ from rookery.domain.chat.messages import NewMessage, StepFigures
 from rookery.domain.chat.parts import ToolCall, ToolResult
 from rookery.domain.chat.transitions import Transition
 from rookery.runtime.clock import Clock
-from rookery.store.generation import HistoryCache, Step, load_step
+from rookery.store.chats.step_reads import HistoryCache, Step, load_step
 from rookery.store.machine import Machine, Tx, finish_interruption
 from rookery.telemetry.log import get_logger
 from rookery.worker import shielded

@@ -12,9 +12,9 @@ from rookery.domain.models import context_window
 from rookery.domain.models.context_window import LearnedFrom
 from rookery.runtime.clock import Clock
 from rookery.store import machine as transitions
-from rookery.store import model_windows
+from rookery.store.chats.refused_requests import record_refused
 from rookery.store.machine import Tx
-from rookery.store.refused_requests import record_refused
+from rookery.store.models import context_windows
 from rookery.telemetry.log import get_logger
 from rookery.worker import failures, shielded
 from rookery.worker.database import DATABASE_ERRORS
@@ -71,7 +71,7 @@ class LearnedWindows:
                 await record_refused(tx, estimated_tokens=tokens)
             retry = failures.retry_state(failure, attempt=tx.chat.generation_attempt, delay=timedelta(), now=now)
             await transitions.record_retry_state(tx, retry)
-            return learned is not None and await model_windows.learn(tx.conn, asked.ready.config.id, learned)
+            return learned is not None and await context_windows.learn(tx.conn, asked.ready.config.id, learned)
 
         is_news = await shielded.to_the_end(
             self._handle.update(record, transition=Transition.RECORD_RETRY_STATE, attempt=attempt or None)
@@ -97,7 +97,7 @@ class LearnedWindows:
             return
         try:
             async with self._pool.acquire() as conn:
-                await model_windows.outgrow(conn, asked.ready.config.id, read_tokens=read_tokens)
+                await context_windows.outgrow(conn, asked.ready.config.id, read_tokens=read_tokens)
         except DATABASE_ERRORS as error:
             log.warning("guess_not_corrected", error=str(error) or type(error).__name__)
             return

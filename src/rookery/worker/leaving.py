@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from rookery.domain.chat.transitions import Transition
-from rookery.store.hints import OwnershipHint
+from rookery.store.db.hints import OwnershipHint
 from rookery.store.machine import Publisher, Tx, leave
 from rookery.store.machine.capacity import Limits
 from rookery.worker.tasks import TaskHandle

@@ -18,7 +18,7 @@ from rookery.domain.chat.errors import ChatNotFound
 from rookery.domain.chat.messages import ChatId
 from rookery.loop.tools import CancelReason
 from rookery.runtime.clock import Clock
-from rookery.store.errors import StoreError
+from rookery.store.db.errors import StoreError
 from rookery.store.machine import ChatState, states_of
 from rookery.store.machine.capacity import Slot
 from rookery.store.machine.leases import delete_leases

@@ -38,13 +38,15 @@ from rookery.llm.resolve import Choice
 from rookery.llm.types import Call, Capabilities, LanguageModel, ProviderError, Purpose
 from rookery.runtime.cache import Cache
 from rookery.runtime.clock import Clock, DeadlineExceeded
-from rookery.store import chat_settings, files, model_windows, spending
-from rookery.store.chat_settings import ChatSettings
-from rookery.store.files import FileCache
-from rookery.store.generation import LoadedHistory, Step
-from rookery.store.model_configs import ModelConfig
-from rookery.store.providers import Provider
-from rookery.store.usage import KeySource
+from rookery.store.chats import files
+from rookery.store.chats.files import FileCache
+from rookery.store.chats.step_reads import LoadedHistory, Step
+from rookery.store.models import context_windows, spending
+from rookery.store.models.model_configs import ModelConfig
+from rookery.store.models.providers import Provider
+from rookery.store.models.usage import KeySource
+from rookery.store.settings import chats as chat_settings
+from rookery.store.settings.chats import ChatSettings
 from rookery.telemetry.log import get_logger
 from rookery.tools.turn import Toolbox, ToolsUnavailable, TurnTools, mode_of
 from rookery.worker import failures
@@ -306,7 +308,7 @@ class Preparer:
         self._reports_kept[config_id] = reported
         try:
             async with self._pool.acquire() as conn:
-                await model_windows.report(conn, config_id, tokens=reported)
+                await context_windows.report(conn, config_id, tokens=reported)
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             log.warning("report_not_kept", model_config_id=config_id, error=str(error) or type(error).__name__)
 

@@ -18,23 +18,16 @@ from rookery.domain.access.rights import SystemActor, SystemName
 from rookery.domain.chat.errors import ChatBusy, ChatNotFound, InvalidState, InvariantViolation
 from rookery.domain.chat.messages import ChatId
 from rookery.runtime.clock import Clock
-from rookery.store import (
-    audit,
-    audit_settings,
-    chat_settings,
-    idempotency,
-    links,
-    logins,
-    retention,
-    sessions,
-    tokens,
-    tool_runs,
-)
-from rookery.store.access_errors import ArchiveFirst
 from rookery.store.authorized.store import Store
-from rookery.store.errors import DatabaseUnavailable, LockTimeout
-from rookery.store.pool import Connection
-from rookery.store.retention import DueFamily
+from rookery.store.chats import retention, tool_runs
+from rookery.store.chats.retention import DueFamily
+from rookery.store.db import idempotency
+from rookery.store.db.errors import DatabaseUnavailable, LockTimeout
+from rookery.store.db.pool import Connection
+from rookery.store.people import audit, logins, one_time_links, sessions, tokens
+from rookery.store.people.errors import ArchiveFirst
+from rookery.store.settings import audit as settings_audit
+from rookery.store.settings import chats as settings_chats
 from rookery.telemetry.log import get_logger
 from rookery.worker.stats import WorkerStats
 
@@ -104,7 +97,7 @@ class ChatPurge:
 
     async def __call__(self) -> Removed:
         async with self._pool.acquire() as conn:
-            days = (await chat_settings.read_chat_settings(conn)).retention_days
+            days = (await settings_chats.read_chat_settings(conn)).retention_days
         if days <= 0:
             return Removed()
         async with alone(self._connect, retention.try_lock) as locked:
@@ -192,7 +185,7 @@ class AuthPurge:
         removed = [
             await self._remove("sessions", lambda conn: sessions.purge_sessions(conn, now=now)),
             await self._remove("api_tokens", lambda conn: tokens.purge_tokens(conn, now=now)),
-            await self._remove("one_time_links", lambda conn: links.purge_links(conn, now=now)),
+            await self._remove("one_time_links", lambda conn: one_time_links.purge_links(conn, now=now)),
             await self._remove("login_failures", lambda conn: logins.purge_failures(conn, now=now)),
             await self._remove("idempotency_keys", lambda conn: idempotency.purge_answers(conn, now=now)),
         ]
@@ -216,7 +209,7 @@ class AuditPurge:
 
     async def __call__(self) -> Removed:
         async with self._pool.acquire() as conn:
-            days = (await audit_settings.read_audit_settings(conn)).retention_days
+            days = (await settings_audit.read_audit_settings(conn)).retention_days
         if days <= 0:
             return Removed()
         before = self._clock.now() - timedelta(days=days)

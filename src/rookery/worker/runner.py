@@ -16,12 +16,12 @@ from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import Status
 from rookery.loop.tools import CancelReason
 from rookery.runtime.clock import Clock, DeadlineExceeded
-from rookery.store.errors import StoreError
-from rookery.store.hints import ChatHint
+from rookery.store.db.errors import StoreError
+from rookery.store.db.hints import ChatHint
+from rookery.store.db.pubsub import Bus
 from rookery.store.machine import ChatState, Machine
 from rookery.store.machine.capacity import Slot
 from rookery.store.machine.ownership import LeaseKey
-from rookery.store.pubsub import Bus
 from rookery.telemetry.log import get_logger
 from rookery.worker.config import WorkerConfig
 from rookery.worker.fair_share import Askings

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from rookery.domain.chat.messages import Role, Visibility
 from rookery.llm.stats import CallStats
-from rookery.store.generation import LoadedHistory, Step
+from rookery.store.chats.step_reads import LoadedHistory, Step
 from rookery.telemetry.histogram import Histogram, Histograms, exponential
 
 # How long chats, leases and cancelled tasks are waited for.

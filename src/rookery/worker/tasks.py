@@ -28,8 +28,8 @@ from rookery.domain.chat.transitions import Transition
 from rookery.loop.tools import Cancellation, CancelReason
 from rookery.runtime import waits
 from rookery.runtime.clock import Clock, Deadline, DeadlineExceeded
-from rookery.store.errors import CommitOutcomeUnknown, DatabaseUnavailable, LockTimeout
-from rookery.store.machine import ChatState, Machine, Slot, Tx, View, at_once
+from rookery.store.db.errors import CommitOutcomeUnknown, DatabaseUnavailable, LockTimeout
+from rookery.store.machine import ChatState, Machine, Slot, Tx, View, single_statement
 from rookery.telemetry.log import bind, get_logger
 from rookery.worker.config import WorkerConfig
 from rookery.worker.stats import WorkerStats
@@ -203,7 +203,7 @@ class TaskHandle:
         """
         await self._until_allowed()
         try:
-            chat = await at_once.count_attempt(
+            chat = await single_statement.count_attempt(
                 self._machine, self.input.chat_id, fence=self.input.fence(), max_attempts=max_attempts
             )
         except Exception as error:

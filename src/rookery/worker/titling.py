@@ -33,13 +33,14 @@ from rookery.llm.quickgen import Build, Quick
 from rookery.llm.stats import CallStats
 from rookery.llm.types import Call, LanguageModel, ProviderError, Purpose, Usage
 from rookery.runtime.clock import Clock, Deadline
-from rookery.store import chats, files, spending, usage
-from rookery.store import messages as stored_messages
-from rookery.store.hints import WatchHint, WatchKind
+from rookery.store.chats import chats, files
+from rookery.store.chats import messages as stored_messages
+from rookery.store.db.hints import WatchHint, WatchKind
+from rookery.store.db.pool import Connection
 from rookery.store.machine import Publisher
-from rookery.store.model_errors import NoDefaultModel, SpendLimitReached
-from rookery.store.pool import Connection
-from rookery.store.usage import CallStatus, KeySource
+from rookery.store.models import spending, usage
+from rookery.store.models.errors import NoDefaultModel, SpendLimitReached
+from rookery.store.models.usage import CallStatus, KeySource
 from rookery.telemetry.log import get_logger
 from rookery.worker import billing
 from rookery.worker.database import DATABASE_ERRORS

@@ -9,8 +9,8 @@ import asyncpg
 from rookery.domain.chat.chat import Fence
 from rookery.domain.chat.messages import ChatId, MessageId
 from rookery.loop.tools import LedgerRun, LedgerState
-from rookery.store import tool_runs
-from rookery.store.tool_runs import RunStatus
+from rookery.store.chats import tool_runs
+from rookery.store.chats.tool_runs import RunStatus
 
 _STATES = {
     RunStatus.STARTED: LedgerState.NEW,

@@ -19,10 +19,10 @@ from rookery.loop.config import LoopConfig
 from rookery.loop.stragglers import Stragglers
 from rookery.runtime.cache import Cache
 from rookery.runtime.clock import Clock, DeadlineExceeded
-from rookery.store.generation import HistoryCache
+from rookery.store.chats.step_reads import HistoryCache
+from rookery.store.db.pubsub import Bus
 from rookery.store.machine import Machine, Publisher, release_leases
 from rookery.store.machine.capacity import Limits
-from rookery.store.pubsub import Bus
 from rookery.telemetry.log import get_logger
 from rookery.tools.turn import Toolbox
 from rookery.worker import billing

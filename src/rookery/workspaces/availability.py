@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncpg
 
-from rookery.store import templates
-from rookery.store.errors import StoreError
-from rookery.store.model_errors import KeysMissing
+from rookery.store.db.errors import StoreError
+from rookery.store.models.errors import KeysMissing
+from rookery.store.workspaces import templates
 from rookery.telemetry.log import get_logger
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.protocol import DriverUnavailable

@@ -19,11 +19,11 @@ from rookery.domain.chat.messages import ChatId
 from rookery.domain.content import skills
 from rookery.domain.content.skills import SkillProblem
 from rookery.runtime.clock import Clock, DeadlineExceeded
-from rookery.store import mcp_consents, workspace_context
-from rookery.store.errors import StoreError
-from rookery.store.hints import WatchHint, WatchKind
+from rookery.store.db.errors import StoreError
+from rookery.store.db.hints import WatchHint, WatchKind
 from rookery.store.machine import Publisher
-from rookery.store.workspace_context import ContextResource, Marked, Snapshot
+from rookery.store.workspaces import context, mcp_consents
+from rookery.store.workspaces.context import ContextResource, Marked, Snapshot
 from rookery.telemetry.log import get_logger
 from rookery.workspaces.answers import ContextSnapshot, Resource
 from rookery.workspaces.conn import AgentConn
@@ -198,23 +198,23 @@ class Contexts:
     async def keep(self, snapshot: Snapshot) -> None:
         """Store it unless something newer is there, tell chats whose pin it outdates, and pin those that wait."""
         async with self._pool.acquire() as conn:
-            before = mcp_consents.signature(await workspace_context.find_snapshot(conn, snapshot.workspace_id))
-            if not await workspace_context.write_snapshot(conn, snapshot):
+            before = mcp_consents.signature(await context.find_snapshot(conn, snapshot.workspace_id))
+            if not await context.write_snapshot(conn, snapshot):
                 return
-            marked = await workspace_context.mark_dirty(
+            marked = await context.mark_dirty(
                 conn, snapshot.workspace_id, context_hash=snapshot.hash, now=self._clock.now()
             )
-            waiting = await workspace_context.list_unpinned(conn, snapshot.workspace_id)
-            pinned = [await workspace_context.pin(conn, chat_id) for chat_id in waiting]
+            waiting = await context.list_unpinned(conn, snapshot.workspace_id)
+            pinned = [await context.pin(conn, chat_id) for chat_id in waiting]
             has_news = mcp_consents.signature(snapshot) != before
-            told = await workspace_context.add_servers(conn, snapshot) if has_news else []
+            told = await context.add_servers(conn, snapshot) if has_news else []
         self._publisher.publish([hint_of(each) for each in (*marked, *pinned, *told) if each is not None])
 
     async def pin(self, chat_id: ChatId) -> bool:
         """Pin what is stored for the chat's workspace; False when there is nothing. Never raises."""
         try:
             async with self._pool.acquire() as conn:
-                pinned = await workspace_context.pin(conn, chat_id)
+                pinned = await context.pin(conn, chat_id)
         except DATABASE_ERRORS as error:
             log.warning("context_not_pinned", chat_id=chat_id, error=str(error) or type(error).__name__)
             return False

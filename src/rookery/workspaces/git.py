@@ -11,8 +11,8 @@ from uuid import UUID
 
 from rookery.domain.chat.messages import ChatId
 from rookery.runtime.clock import DeadlineExceeded
-from rookery.store.chat_diffs import DiffStatus
-from rookery.store.workspaces import Status
+from rookery.store.chats.diffs import DiffStatus
+from rookery.store.workspaces.workspaces import Status
 from rookery.telemetry.log import get_logger
 from rookery.workspaces.agent_http import ChatHeaders
 from rookery.workspaces.answers import GitMessage, Repository

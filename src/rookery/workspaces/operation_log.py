@@ -7,9 +7,9 @@ from uuid import UUID
 
 import asyncpg
 
-from rookery.store import workspace_claims, workspaces
-from rookery.store.errors import StoreError
-from rookery.store.hints import MiscHint
+from rookery.store.db.errors import StoreError
+from rookery.store.db.hints import MiscHint
+from rookery.store.workspaces import claims, workspaces
 from rookery.telemetry.log import get_logger
 from rookery.workspaces.parts import WorkspaceParts
 
@@ -53,7 +53,7 @@ class OperationWriter:
         is_stored = False
         try:
             async with self._parts.pool.acquire() as conn:
-                await workspace_claims.append_log(conn, self._operation_id, "".join(lines))
+                await claims.append_log(conn, self._operation_id, "".join(lines))
                 is_stored = True
         finally:
             if not is_stored:

@@ -14,11 +14,11 @@ from typing import NoReturn
 from uuid import UUID
 
 from rookery.runtime.clock import DeadlineExceeded
-from rookery.store import workspace_claims, workspace_requests, workspaces
-from rookery.store.hints import MiscHint
-from rookery.store.workspace_claims import RENEW_SECONDS, ClaimLost, Down, Up
-from rookery.store.workspace_operations import Kind, Operation, Reason
-from rookery.store.workspaces import SETTLED, AgentState, Status, Workspace
+from rookery.store.db.hints import MiscHint
+from rookery.store.workspaces import claims, requests, workspaces
+from rookery.store.workspaces.claims import RENEW_SECONDS, ClaimLost, Down, Up
+from rookery.store.workspaces.operations import Kind, Operation, Reason
+from rookery.store.workspaces.workspaces import SETTLED, AgentState, Status, Workspace
 from rookery.telemetry.log import get_logger
 from rookery.workspaces.answers import Health
 from rookery.workspaces.drivers.protocol import DriverError, Endpoint
@@ -66,7 +66,7 @@ class Executor:
     async def run(self) -> NoReturn:
         bus = self._parts.bus
         subscriptions = [
-            bus.subscribe(MiscHint, self.wake, key=workspace_requests.TOPIC),
+            bus.subscribe(MiscHint, self.wake, key=requests.TOPIC),
             bus.on_resync(self.wake),
         ]
         renewing = asyncio.create_task(self._renew_for_ever(), name="operation-leases")
@@ -103,7 +103,7 @@ class Executor:
         if room <= 0:
             return
         async with self._parts.pool.acquire() as conn:
-            claimed = await workspace_claims.claim(
+            claimed = await claims.claim(
                 conn, self._parts.replica_id, node=self._parts.node, without=list(self._in_hand), limit=room
             )
         for operation in claimed:
@@ -125,7 +125,7 @@ class Executor:
         if not held:
             return
         async with self._parts.pool.acquire() as conn:
-            ours = await workspace_claims.renew(conn, self._parts.replica_id, held)
+            ours = await claims.renew(conn, self._parts.replica_id, held)
         for operation_id in held:
             if operation_id not in ours and (lost := self._in_hand.get(operation_id)) is not None:
                 lost.lost.set()
@@ -156,18 +156,18 @@ class Executor:
         """What comes next for the workspace waits for this, so that no driver acts twice at once."""
         try:
             async with self._parts.pool.acquire() as conn:
-                await workspace_claims.let_go(conn, operation.id, replica_id=self._parts.replica_id)
+                await claims.let_go(conn, operation.id, replica_id=self._parts.replica_id)
         except DATABASE_ERRORS as error:
             log.warning("operation_not_let_go", operation_id=operation.id, error=str(error))  # its lease ends by itself
-        self._parts.publish([MiscHint(topic=workspace_requests.TOPIC)])
+        self._parts.publish([MiscHint(topic=requests.TOPIC)])
 
     async def _give_back(self, operation: Operation) -> None:
         try:
             async with self._parts.pool.acquire() as conn:
-                await workspace_claims.give_back(conn, operation.id, replica_id=self._parts.replica_id)
+                await claims.give_back(conn, operation.id, replica_id=self._parts.replica_id)
         except DATABASE_ERRORS as error:
             log.warning("operation_not_given_back", operation_id=operation.id, error=str(error))
-        self._parts.publish([MiscHint(topic=workspace_requests.TOPIC)])
+        self._parts.publish([MiscHint(topic=requests.TOPIC)])
 
     async def _execute(self, operation: Operation) -> None:
         writer = OperationWriter(self._parts, operation.workspace_id, operation.id)
@@ -210,7 +210,7 @@ class Executor:
         began = parts.clock.monotonic()
         result = "failed"
         async with parts.pool.acquire() as conn:
-            workspace, operation = await workspace_claims.begin(
+            workspace, operation = await claims.begin(
                 conn, operation, replica_id=parts.replica_id, seal=parts.specs.fresh_token
             )
             await parts.tell(conn, workspace, operation=str(operation.id))
@@ -270,9 +270,7 @@ class Executor:
             network=endpoint.network,
         )
         async with parts.pool.acquire() as conn:
-            running = await workspace_claims.finish_up(
-                conn, operation, up, replica_id=parts.replica_id, now=parts.clock.now()
-            )
+            running = await claims.finish_up(conn, operation, up, replica_id=parts.replica_id, now=parts.clock.now())
             await parts.tell(conn, running, operation=str(operation.id))
         return running
 
@@ -305,7 +303,7 @@ class Executor:
             writer("Its files are gone.")
         except DriverError as error:
             # A machine that never comes back must not keep a row, and a place in somebody's quota, for ever.
-            if error.code not in OUT_OF_REACH or not operation.parameters.get(workspace_requests.FORCE):
+            if error.code not in OUT_OF_REACH or not operation.parameters.get(requests.FORCE):
                 raise
             writer(f"Its files stay where they are, because their machine is out of reach: {error.message}")
         await writer.flush()
@@ -314,7 +312,7 @@ class Executor:
     async def _finish_down(self, operation: Operation, down: Down) -> None:
         parts = self._parts
         async with parts.pool.acquire() as conn:
-            workspace = await workspace_claims.finish_down(
+            workspace = await claims.finish_down(
                 conn, operation, down, replica_id=parts.replica_id, now=parts.clock.now()
             )
             await parts.tell(conn, workspace, operation=str(operation.id))

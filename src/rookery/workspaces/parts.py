@@ -11,12 +11,12 @@ from uuid import UUID
 import asyncpg
 
 from rookery.runtime.clock import Clock
-from rookery.store import workspace_claims, workspaces
-from rookery.store.hints import Hint
+from rookery.store.db.hints import Hint
+from rookery.store.db.pool import Connection
+from rookery.store.db.pubsub import Bus
 from rookery.store.machine import Publisher
-from rookery.store.pool import Connection
-from rookery.store.pubsub import Bus
-from rookery.store.workspaces import Workspace
+from rookery.store.workspaces import claims, workspaces
+from rookery.store.workspaces.workspaces import Workspace
 from rookery.telemetry.log import get_logger
 from rookery.workspaces.agent_http import AgentHttp
 from rookery.workspaces.answers import Health
@@ -87,7 +87,7 @@ class WorkspaceParts:
         log.warning("workspace_cut_off", workspace_id=workspace_id, generation=generation, reason=reason)
         self.stats.cut_off += 1
         async with self.pool.acquire() as conn:
-            if await workspace_claims.cut_off(conn, workspace_id, generation, error=cut_off_sentence(reason)):
+            if await claims.cut_off(conn, workspace_id, generation, error=cut_off_sentence(reason)):
                 await self.tell(conn, await workspaces.get_workspace(conn, workspace_id))
 
     @asynccontextmanager

@@ -9,9 +9,9 @@ import asyncpg
 
 from rookery.domain.chat.errors import ChatNotFound
 from rookery.domain.chat.messages import ChatId
-from rookery.store import workspace_context, workspace_operations, workspaces
-from rookery.store.errors import StoreError
-from rookery.store.workspaces import Workspace
+from rookery.store.db.errors import StoreError
+from rookery.store.workspaces import context, operations, workspaces
+from rookery.store.workspaces.workspaces import Workspace
 from rookery.telemetry.log import get_logger
 from rookery.workspaces.agent_http import AgentPools, ChatHeaders
 from rookery.workspaces.answers import Health
@@ -39,7 +39,7 @@ class StorePlaces:
     async def find_binding(self, chat_id: ChatId) -> UUID | None:
         try:
             async with self._parts.pool.acquire() as conn:
-                return (await workspace_context.read_pin(conn, chat_id)).workspace_id
+                return (await context.read_pin(conn, chat_id)).workspace_id
         except ChatNotFound:
             return None
         except _DATABASE_ERRORS as error:
@@ -51,7 +51,7 @@ class StorePlaces:
                 row = await workspaces.find_workspace(conn, workspace_id)
                 if row is None:
                     return None
-                open_one = await workspace_operations.find_open(conn, workspace_id)
+                open_one = await operations.find_open(conn, workspace_id)
                 if row.is_running:
                     self._specs[workspace_id] = (row, await self._parts.specs.plain(conn, row))
             reach = await self._reach(row)
@@ -106,12 +106,12 @@ class StorePlaces:
         try:
             async with self._parts.pool.acquire() as conn:
                 await workspaces.touch(conn, place.id, now=self._parts.clock.now())
-                is_new = await workspace_context.write_generation(
+                is_new = await context.write_generation(
                     conn, chat_id, workspace_id=place.id, generation=place.generation
                 )
-                snapshot = await workspace_context.find_snapshot(conn, place.id) if is_new else None
+                snapshot = await context.find_snapshot(conn, place.id) if is_new else None
                 if snapshot is not None and snapshot.generation == place.generation:
-                    pinned = await workspace_context.pin(conn, chat_id)
+                    pinned = await context.pin(conn, chat_id)
                     if pinned is not None:
                         self._parts.publisher.publish([hint_of(pinned)])
         except (*_DATABASE_ERRORS, ChatNotFound) as error:

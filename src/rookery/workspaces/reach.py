@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from rookery.domain.chat.messages import ChatId
-from rookery.store.workspaces import Status
+from rookery.store.workspaces.workspaces import Status
 from rookery.workspaces.dialing import Place, Unreadable
 from rookery.workspaces.errors import NotWatchable
 from rookery.workspaces.places import StorePlaces

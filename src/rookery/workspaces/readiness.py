@@ -11,9 +11,9 @@ from uuid import UUID
 
 import asyncpg
 
-from rookery.store import workspace_claims, workspaces
-from rookery.store.errors import StoreError
-from rookery.store.workspaces import SETTLED, AgentState, Status, Workspace
+from rookery.store.db.errors import StoreError
+from rookery.store.workspaces import claims, workspaces
+from rookery.store.workspaces.workspaces import SETTLED, AgentState, Status, Workspace
 from rookery.telemetry.log import get_logger
 from rookery.workspaces.answers import Health
 from rookery.workspaces.drivers.protocol import DriverError
@@ -104,7 +104,7 @@ class Readiness:
         """Write down what the agent says; whether its startup script is over."""
         state = health.agent_state if health.agent_state in set(AgentState) else AgentState.STARTING
         async with self._parts.pool.acquire() as conn:
-            has_changed = await workspace_claims.observe(
+            has_changed = await claims.observe(
                 conn,
                 workspace.id,
                 workspace.generation,

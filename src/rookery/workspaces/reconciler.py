@@ -13,10 +13,12 @@ from typing import NoReturn
 import asyncpg
 
 from rookery.runtime.clock import DeadlineExceeded
-from rookery.store import workspace_claims, workspace_idle, workspace_requests, workspace_settings, workspaces
-from rookery.store.errors import StoreError
-from rookery.store.workspace_claims import Down
-from rookery.store.workspaces import AgentState, Status, Workspace
+from rookery.store.db.errors import StoreError
+from rookery.store.settings import workspaces as settings_workspaces
+from rookery.store.workspaces import claims, requests, workspaces
+from rookery.store.workspaces import idle as workspaces_idle
+from rookery.store.workspaces.claims import Down
+from rookery.store.workspaces.workspaces import AgentState, Status, Workspace
 from rookery.telemetry.log import get_logger
 from rookery.workspaces.drivers.protocol import DriverError, Found, Inventory, Probe
 from rookery.workspaces.parts import WorkspaceParts
@@ -74,10 +76,10 @@ class Reconciler:
     async def reconcile(self) -> bool:
         """One round; False when another replica of this node has its turn. The first one adopts what still runs."""
         parts = self._parts
-        async with parts.pool.acquire() as conn, workspace_claims.node_turn(conn, parts.node) as is_mine:
+        async with parts.pool.acquire() as conn, claims.node_turn(conn, parts.node) as is_mine:
             if not is_mine:
                 return False
-            node_since = await workspace_claims.find_node_start(conn, parts.node)
+            node_since = await claims.find_node_start(conn, parts.node)
             # Before the rows: a sandbox is only made after its row says so.
             found = await self._inventory()
             up = await workspaces.list_up(conn, node=parts.node)
@@ -136,9 +138,7 @@ class Reconciler:
             await self._readiness.note(workspace, health)
         elif _is_silent(workspace, now=parts.clock.now()):
             async with parts.pool.acquire() as conn:
-                if await workspace_claims.observe(
-                    conn, workspace.id, workspace.generation, agent_state=AgentState.UNREACHABLE
-                ):
+                if await claims.observe(conn, workspace.id, workspace.generation, agent_state=AgentState.UNREACHABLE):
                     await parts.tell(conn, await workspaces.get_workspace(conn, workspace.id))
 
     async def _probe(self, workspace: Workspace) -> Probe:
@@ -151,7 +151,7 @@ class Reconciler:
     async def _lose(self, workspace: Workspace, down: Down) -> None:
         parts = self._parts
         async with parts.pool.acquire() as conn:
-            lost = await workspace_claims.lose(conn, workspace, down, now=parts.clock.now())
+            lost = await claims.lose(conn, workspace, down, now=parts.clock.now())
             if lost is not None:
                 log.warning("workspace_lost", workspace_id=workspace.id, status=lost.status, code=lost.error_code)
                 await parts.tell(conn, lost)
@@ -161,17 +161,19 @@ class Reconciler:
         parts = self._parts
         now = parts.clock.now()
         async with parts.pool.acquire() as conn:
-            settings = await workspace_settings.read_workspace_settings(conn)
-            await workspace_idle.touch_busy(conn, now=now)
-            idle = await workspace_idle.list_idle(conn, settings, now=now)
-            done = [await workspace_idle.stop_idle(conn, each, settings, now=now) for each in idle]
+            settings = await settings_workspaces.read_workspace_settings(conn)
+            await workspaces_idle.touch_busy(conn, now=now)
+            idle = await workspaces_idle.list_idle(conn, settings, now=now)
+            done = [await workspaces_idle.stop_idle(conn, each, settings, now=now) for each in idle]
             if settings.delete_after_stopped_days:
                 before = now - timedelta(days=settings.delete_after_stopped_days)
-                forgotten = await workspace_idle.list_forgotten(conn, stopped_before=before)
-                done += [await workspace_idle.delete_forgotten(conn, each, stopped_before=before) for each in forgotten]
+                forgotten = await workspaces_idle.list_forgotten(conn, stopped_before=before)
+                done += [
+                    await workspaces_idle.delete_forgotten(conn, each, stopped_before=before) for each in forgotten
+                ]
             made = [each for each in done if each is not None and each.is_new]
             for each in made:
-                parts.publish(await workspace_requests.hints_of(conn, each))
+                parts.publish(await requests.hints_of(conn, each))
         return len(made)
 
 

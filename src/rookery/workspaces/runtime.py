@@ -7,8 +7,8 @@ from typing import Any, NoReturn
 from uuid import UUID
 
 from rookery.runtime.clock import DeadlineExceeded
-from rookery.store import workspace_context
-from rookery.store.workspaces import Status, Workspace
+from rookery.store.workspaces import context
+from rookery.store.workspaces.workspaces import Status, Workspace
 from rookery.telemetry.log import get_logger
 from rookery.workspaces import shipped
 from rookery.workspaces.agent_http import ChatHeaders
@@ -104,7 +104,7 @@ class WorkspaceRuntime:
             if place is None or place.status != Status.RUNNING or not place.is_reachable:
                 return
             async with self.parts.pool.acquire() as conn:
-                snapshot = await workspace_context.find_snapshot(conn, workspace_id)
+                snapshot = await context.find_snapshot(conn, workspace_id)
             if snapshot is not None and snapshot.generation == place.generation:
                 conn_to = self.places.connect(place, ChatHeaders())
                 async with self.parts.clock.deadline(ANSWER_SECONDS, "mcp-servers"):

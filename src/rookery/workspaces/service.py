@@ -17,16 +17,16 @@ import msgspec
 
 from rookery.domain.chat.messages import ChatId
 from rookery.runtime.clock import DeadlineExceeded
-from rookery.store import workspace_operations, workspaces
-from rookery.store.access_errors import AlreadyExists
+from rookery.store.authorized.chat_changes import Replayed
 from rookery.store.authorized.store import ActorStore
-from rookery.store.authorized.turns import Replayed
-from rookery.store.hints import MiscHint
-from rookery.store.idempotency import Request
-from rookery.store.templates import Push, Revision, Template, TemplateNotFound
-from rookery.store.workspace_operations import Operation, Reason
-from rookery.store.workspace_requests import Draft, Requested, StartPlan
-from rookery.store.workspaces import SETTLED, Status, Workspace
+from rookery.store.db.hints import MiscHint
+from rookery.store.db.idempotency import Request
+from rookery.store.people.errors import AlreadyExists
+from rookery.store.workspaces import operations, workspaces
+from rookery.store.workspaces.operations import Operation, Reason
+from rookery.store.workspaces.requests import Draft, Requested, StartPlan
+from rookery.store.workspaces.templates import Push, Revision, Template, TemplateNotFound
+from rookery.store.workspaces.workspaces import SETTLED, Status, Workspace
 from rookery.workspaces import manifest as manifests
 from rookery.workspaces import networks, shared_folders, templates
 from rookery.workspaces import parameters as resolving
@@ -105,9 +105,7 @@ class Workspaces:
             parameters=resolved.stored,
             secrets_enc=self._parts.specs.seal_secrets(draft_id, resolved.secrets),
             once=resolved.once,
-            once_secrets_enc=self._parts.specs.seal_secrets(
-                draft_id, resolved.once_secrets, table=workspace_operations.TABLE
-            ),
+            once_secrets_enc=self._parts.specs.seal_secrets(draft_id, resolved.once_secrets, table=operations.TABLE),
             idle_stop_after=manifest.idle_stop_after,
         )
         try:
@@ -144,9 +142,7 @@ class Workspaces:
                 parameters=resolved.stored,
                 secrets_enc=specs.seal_secrets(workspace.id, resolved.secrets),
                 once=resolved.once,
-                once_secrets_enc=specs.seal_secrets(
-                    workspace.id, resolved.once_secrets, table=workspace_operations.TABLE
-                ),
+                once_secrets_enc=specs.seal_secrets(workspace.id, resolved.once_secrets, table=operations.TABLE),
             )
 
         return await store.workspaces.start(workspace_id, plan, reason=reason)
@@ -179,7 +175,7 @@ class Workspaces:
 
     async def find_open_operation(self, workspace_id: UUID) -> Operation | None:
         async with self._parts.pool.acquire() as conn:
-            return await workspace_operations.find_open(conn, workspace_id)
+            return await operations.find_open(conn, workspace_id)
 
     async def touch(self, workspace_id: UUID) -> None:
         """A chat uses it."""
@@ -189,11 +185,11 @@ class Workspaces:
     async def wait_operation(self, operation_id: UUID, *, seconds: float) -> Waited:
         """Wait until it is over, at most so long. The wait's own end never changes the operation."""
         async with self._parts.pool.acquire() as conn:
-            workspace_id = (await workspace_operations.get_operation(conn, operation_id)).workspace_id
+            workspace_id = (await operations.get_operation(conn, operation_id)).workspace_id
 
         async def look() -> Waited | None:
             async with self._parts.pool.acquire() as conn:
-                operation = await workspace_operations.get_operation(conn, operation_id)
+                operation = await operations.get_operation(conn, operation_id)
                 found = Waited(operation, await workspaces.get_workspace(conn, workspace_id))
             return None if operation.is_open else found
 
@@ -201,7 +197,7 @@ class Workspaces:
         if waited is not None:
             return waited
         async with self._parts.pool.acquire() as conn:
-            operation = await workspace_operations.get_operation(conn, operation_id)
+            operation = await operations.get_operation(conn, operation_id)
             return Waited(operation, await workspaces.get_workspace(conn, workspace_id))
 
     async def wait_ready(self, workspace_id: UUID, *, seconds: float) -> Workspace:

@@ -7,10 +7,10 @@ import functools
 from pathlib import Path
 
 import rookery
-from rookery.store import templates as stored
-from rookery.store.hints import ConfigHint
+from rookery.store.db.hints import ConfigHint
+from rookery.store.db.pool import Connection
 from rookery.store.machine import Publisher
-from rookery.store.pool import Connection
+from rookery.store.workspaces import templates as stored
 from rookery.telemetry.log import get_logger
 from rookery.workspaces import service, templates
 from rookery.workspaces.templates import Packed

@@ -11,12 +11,12 @@ from uuid import UUID
 import msgspec
 
 from rookery.llm.secrets import KeyRing
-from rookery.store import templates as stored
-from rookery.store import workspace_operations, workspaces
-from rookery.store.model_errors import KeysMissing
-from rookery.store.pool import Connection
-from rookery.store.workspace_operations import Operation
-from rookery.store.workspaces import Workspace
+from rookery.store.db.pool import Connection
+from rookery.store.models.errors import KeysMissing
+from rookery.store.workspaces import operations, workspaces
+from rookery.store.workspaces import templates as stored
+from rookery.store.workspaces.operations import Operation
+from rookery.store.workspaces.workspaces import Workspace
 from rookery.workspaces import manifest as manifests
 from rookery.workspaces import parameters, templates, values
 from rookery.workspaces.drivers.protocol import DriverError, Ssh, WorkspaceSpec
@@ -145,9 +145,7 @@ class Specs:
         files = templates.read_archive(archive)
         chosen = {
             **self.open_parameters(workspace.id, workspace.parameters, workspace.secrets_enc),
-            **self.open_parameters(
-                workspace.id, operation.parameters, operation.secrets_enc, table=workspace_operations.TABLE
-            ),
+            **self.open_parameters(workspace.id, operation.parameters, operation.secrets_enc, table=operations.TABLE),
         }
         environment, handed = parameters.given_to_scripts(manifest, chosen)
         sandbox = parameters.bound_sandbox(manifest.sandbox, chosen)

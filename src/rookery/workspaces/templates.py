@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from rookery.store.templates import MAX_ARCHIVE_BYTES
+from rookery.store.workspaces.templates import MAX_ARCHIVE_BYTES
 from rookery.workspaces import manifest as manifests
 from rookery.workspaces.drivers.protocol import Script
 from rookery.workspaces.manifest import Manifest, ScriptPlace

@@ -17,7 +17,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from rookery.store.embedded.server import EmbeddedServer
+from rookery.store.db.embedded.server import EmbeddedServer
 
 UNSAFE_BUT_FAST = {"fsync": "off"}
 
@@ -28,7 +28,7 @@ RECALL = "SELECT word FROM memory"
 OWNER = """
 import asyncio, sys
 from pathlib import Path
-from rookery.store.embedded.server import EmbeddedServer
+from rookery.store.db.embedded.server import EmbeddedServer
 
 async def main():
     server = EmbeddedServer(Path(sys.argv[1]), options={"fsync": "off"})

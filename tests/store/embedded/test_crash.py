@@ -11,8 +11,8 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from rookery.store.embedded import account as accounts
-from rookery.store.embedded import process
+from rookery.store.db.embedded import account as accounts
+from rookery.store.db.embedded import process
 from tests.store.embedded.rig import (
     RECALL,
     REMEMBER,

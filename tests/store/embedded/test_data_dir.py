@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from rookery.store.embedded import account as accounts
-from rookery.store.embedded import data_dir as data_dirs
-from rookery.store.embedded.data_dir import DataDirLock, Holder, Use, prepare_data_dir
-from rookery.store.errors import DataDirInUse, EmbeddedServerError
+from rookery.store.db.embedded import account as accounts
+from rookery.store.db.embedded import data_dir as data_dirs
+from rookery.store.db.embedded.data_dir import DataDirLock, Holder, Use, prepare_data_dir
+from rookery.store.db.errors import DataDirInUse, EmbeddedServerError
 from tests.store.embedded.rig import Rig, fetch, rig, run_python, seed
 
 __all__ = ["rig", "seed"]  # fixtures
@@ -46,8 +46,8 @@ mount(data=b"mode=0755,size=20m")
 FULL_DISK = (
     IN_NAMESPACE
     + """
-from rookery.store.embedded.server import EmbeddedServer
-from rookery.store.errors import EmbeddedServerError
+from rookery.store.db.embedded.server import EmbeddedServer
+from rookery.store.db.errors import EmbeddedServerError
 
 async def refused(server):
     try:
@@ -87,8 +87,8 @@ asyncio.run(main())
 READ_ONLY_DISK = (
     IN_NAMESPACE
     + """
-from rookery.store.embedded.data_dir import prepare_data_dir
-from rookery.store.errors import EmbeddedServerError
+from rookery.store.db.embedded.data_dir import prepare_data_dir
+from rookery.store.db.errors import EmbeddedServerError
 
 (disk / "data").mkdir(mode=0o700)
 mount(REMOUNT | RDONLY)
@@ -212,8 +212,8 @@ def test_second_process_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> 
     script = """
 import sys
 from pathlib import Path
-from rookery.store.embedded.data_dir import DataDirLock
-from rookery.store.errors import DataDirInUse
+from rookery.store.db.embedded.data_dir import DataDirLock
+from rookery.store.db.errors import DataDirInUse
 try:
     DataDirLock(Path(sys.argv[1])).acquire()
 except DataDirInUse as refusal:

@@ -12,10 +12,10 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from rookery.store.embedded import process
-from rookery.store.embedded.data_dir import DataDirLock
-from rookery.store.embedded.server import EmbeddedServer
-from rookery.store.errors import DataDirInUse, EmbeddedServerError
+from rookery.store.db.embedded import process
+from rookery.store.db.embedded.data_dir import DataDirLock
+from rookery.store.db.embedded.server import EmbeddedServer
+from rookery.store.db.errors import DataDirInUse, EmbeddedServerError
 from tests.store.embedded.rig import (
     RECALL,
     REMEMBER,
@@ -150,7 +150,7 @@ async def test_start_and_stop_print_nothing_and_never_import_the_wheel(rig: Rig)
     script = """
 import sys, uvloop
 from pathlib import Path
-from rookery.store.embedded.server import EmbeddedServer
+from rookery.store.db.embedded.server import EmbeddedServer
 
 async def main():
     server = EmbeddedServer(Path(sys.argv[1]))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rookery.store.embedded import server_log
+from rookery.store.db.embedded import server_log
 
 STAMP = "2026-01-02 03:04:05.678 UTC [42] "
 

@@ -33,19 +33,19 @@ async def _edit(rig: Rig, tx: Tx) -> object:
 
 async def _enter(rig: Rig, tx: Tx) -> object:
     # The committed assistant row with its open call is part of the setting, not of the move.
-    await machine.rows.insert(tx, [machine.rows.row_of(calling(call(f"call-{uuid4()}", CLIENT_TOOL)))])
+    await machine.message_rows.insert(tx, [machine.message_rows.row_of(calling(call(f"call-{uuid4()}", CLIENT_TOOL)))])
     return await machine.enter_requires_action(tx)
 
 
 async def _complete(rig: Rig, tx: Tx) -> object:
-    pending = await machine.calls.dynamic_calls(tx)
+    pending = await machine.open_calls.dynamic_calls(tx)
     results = [SubmittedResult(each.tool_call_id, '{"output": "red"}') for each in pending]
     return await machine.complete_requires_action(tx, results, submitted_by=rig.user)
 
 
 async def _ask(rig: Rig, tx: Tx) -> object:
-    await machine.rows.insert(tx, [machine.rows.row_of(calling(call(f"call-{uuid4()}", "read_file")))])
-    asked = (await machine.calls.turn_calls(tx))[-1:]
+    await machine.message_rows.insert(tx, [machine.message_rows.row_of(calling(call(f"call-{uuid4()}", "read_file")))])
+    asked = (await machine.open_calls.turn_calls(tx))[-1:]
     await machine.ask_approvals(tx, [machine.Question(each) for each in asked])
     return asked
 
@@ -61,16 +61,16 @@ async def _answer(rig: Rig, tx: Tx) -> object:
     if tx.state in (State.A0, State.A1) and not tx.chat.awaits_approval:
         await tx.conn.execute("UPDATE chats SET awaits_approval = true WHERE id = $1", tx.chat.id)
         tx.chat = replace(tx.chat, awaits_approval=True)
-        for each in await machine.calls.turn_calls(tx):
+        for each in await machine.open_calls.turn_calls(tx):
             token = machine.Question(each).token(tx.chat.id)
             await tx.conn.execute(_ASKED, tx.chat.id, token)
-    asked = await machine.calls.asked_calls(tx)
+    asked = await machine.open_calls.asked_calls(tx)
     answers = [Answer(tool_call_id=each.tool_call_id, decision=Decision.APPROVE) for each in asked]
     return await machine.answer_approvals(tx, answers, answered_by=rig.user)
 
 
 async def _first_queued(rig: Rig, tx: Tx) -> QueuedMessageId:
-    queue = await machine.backlog.list_queue(tx)
+    queue = await machine.queue_rows.list_queue(tx)
     return queue[0].id if queue else QueuedMessageId(0)
 
 
@@ -87,7 +87,7 @@ async def _promote(rig: Rig, tx: Tx) -> object:
 
 
 async def _reorder(rig: Rig, tx: Tx) -> object:
-    return await machine.reorder_queue(tx, [row.id for row in reversed(await machine.backlog.list_queue(tx))])
+    return await machine.reorder_queue(tx, [row.id for row in reversed(await machine.queue_rows.list_queue(tx))])
 
 
 def _send(busy: BusyBehavior) -> Move:

@@ -26,7 +26,7 @@ from rookery.domain.chat.states import Status
 from rookery.domain.chat.tool_calls import SubmittedResult
 from rookery.domain.chat.transitions import BusyBehavior, Transition
 from rookery.store import machine
-from rookery.store.hints import ChatHint, Hint, OwnershipHint
+from rookery.store.db.hints import ChatHint, Hint, OwnershipHint
 from rookery.store.machine import Machine, Tx
 from tests.chat import model_values as values
 from tests.chat.actors import Attempt
@@ -192,7 +192,7 @@ class World:
                 await machine.enter_requires_action(tx, timeout_seconds=seconds)
             case T.ASK_APPROVALS:
                 limit = {None: None, Deadline.PASSED: 0.0, Deadline.AHEAD: LONG_AWAY}[action.deadline]
-                local = [each for each in await machine.calls.turn_calls(tx) if each.tool_name != CLIENT_TOOL]
+                local = [each for each in await machine.open_calls.turn_calls(tx) if each.tool_name != CLIENT_TOOL]
                 await machine.ask_approvals(tx, [machine.Question(each) for each in local], timeout_seconds=limit)
             case T.FINISH_TURN:
                 await machine.finish_turn(tx)

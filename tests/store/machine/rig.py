@@ -20,7 +20,7 @@ from rookery.domain.chat.parts import Part, Text, ToolCall, ToolResult
 from rookery.domain.chat.states import State, Status
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import machine
-from rookery.store.hints import ChatHint, Hint, OwnershipHint, WatchHint
+from rookery.store.db.hints import ChatHint, Hint, OwnershipHint, WatchHint
 from rookery.store.machine import ChatSpec, Machine, Tx
 from rookery.store.machine.bundle import CHAT_COLUMNS
 
@@ -238,7 +238,7 @@ class Rig:
     async def queue(self, chat_id: UUID) -> list[QueuedMessage]:
         async with self.pool.acquire() as conn:
             records = await conn.fetch(
-                f"SELECT {machine.backlog.QUEUE_COLUMNS} FROM chat_queued_messages WHERE chat_id = $1"
+                f"SELECT {machine.queue_rows.QUEUE_COLUMNS} FROM chat_queued_messages WHERE chat_id = $1"
                 " ORDER BY position, id",
                 chat_id,
             )

@@ -14,7 +14,7 @@ from rookery.domain.chat.messages import ChatId, Message
 from rookery.domain.chat.states import State
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import machine
-from rookery.store.machine import Tx, at_once
+from rookery.store.machine import Tx, single_statement
 from rookery.store.machine.capacity import Limits
 from tests.store.machine.rig import CREATED_STATES, Rig, add_replica, assistant, call, calling, result
 from tests.store.machine.test_plans import fill, scans_of_messages
@@ -28,7 +28,9 @@ async def yes(tx: Tx) -> bool:
 
 
 async def take_free(rig: Rig, chat_id: ChatId, runner_id: UUID, limits: Limits = UNLIMITED) -> Chat | None:
-    return await at_once.take_free(rig.machine, chat_id, worker_id=rig.worker, runner_id=runner_id, limits=limits)
+    return await single_statement.take_free(
+        rig.machine, chat_id, worker_id=rig.worker, runner_id=runner_id, limits=limits
+    )
 
 
 async def try_acquire(rig: Rig, chat_id: ChatId, runner_id: UUID) -> Chat | None:
@@ -108,7 +110,7 @@ async def test_attempt_is_counted_as_the_bundle_counts_it(rig: Rig) -> None:
     fence_here, fence_there = await rig.acquire(here), await rig.acquire(there)
     await hinted(rig)
     for number in (1, 2):
-        chat = await at_once.count_attempt(rig.machine, here, fence=fence_here, max_attempts=2)
+        chat = await single_statement.count_attempt(rig.machine, here, fence=fence_here, max_attempts=2)
         by_short = await hinted(rig)
         counted = await rig.update(there, machine.record_generation_attempt, fence=fence_there)
 
@@ -119,7 +121,7 @@ async def test_attempt_is_counted_as_the_bundle_counts_it(rig: Rig) -> None:
         other = msgspec.structs.replace(await rig.load(there), worker_id=worker, runner_id=runner)
         assert alike(await rig.load(here)) == alike(other)
 
-    assert await at_once.count_attempt(rig.machine, here, fence=fence_here, max_attempts=2) is None
+    assert await single_statement.count_attempt(rig.machine, here, fence=fence_here, max_attempts=2) is None
     assert (await rig.load(here)).generation_attempt == 2
 
 
@@ -139,7 +141,7 @@ async def test_attempt_of_who_lost_the_fence_is_not_counted(rig: Rig, stale: str
     before = await rig.load(chat_id)
     rig.published.clear()
 
-    assert await at_once.count_attempt(rig.machine, chat_id, fence=fence, max_attempts=MAX_ATTEMPTS) is None
+    assert await single_statement.count_attempt(rig.machine, chat_id, fence=fence, max_attempts=MAX_ATTEMPTS) is None
     assert await rig.load(chat_id) == before
     assert rig.published.hints == []
 
@@ -147,9 +149,13 @@ async def test_attempt_of_who_lost_the_fence_is_not_counted(rig: Rig, stale: str
 # Sending
 
 
-async def send(rig: Rig, chat_id: ChatId, words: str = "and now?", **fields: object) -> at_once.SentAtRest | None:
+async def send(
+    rig: Rig, chat_id: ChatId, words: str = "and now?", **fields: object
+) -> single_statement.SentAtRest | None:
     message = rig.message(words, **{"model_config_id": rig.model, **fields})
-    return await at_once.send_at_rest(rig.machine, chat_id, message, owner_id=rig.user, busy=BusyBehavior.QUEUE)
+    return await single_statement.send_at_rest(
+        rig.machine, chat_id, message, owner_id=rig.user, busy=BusyBehavior.QUEUE
+    )
 
 
 def said(message: Message) -> Message:
@@ -199,10 +205,10 @@ async def test_answered_chat_goes_on_with_the_model_it_may_keep(rig: Rig) -> Non
     kept, lost = await answered(rig), await answered(rig)
     message = rig.message("go on")
 
-    short = await at_once.send_at_rest(
+    short = await single_statement.send_at_rest(
         rig.machine, kept, message, owner_id=rig.user, busy=BusyBehavior.QUEUE, kept=[rig.model]
     )
-    none = await at_once.send_at_rest(
+    none = await single_statement.send_at_rest(
         rig.machine, lost, message, owner_id=rig.user, busy=BusyBehavior.QUEUE, kept=[uuid4()]
     )
 
@@ -217,7 +223,7 @@ async def test_chat_of_somebody_else_is_not_touched(rig: Rig) -> None:
     before = await rig.load(chat_id)
     message = rig.message("mine", model_config_id=rig.model)
 
-    sent = await at_once.send_at_rest(rig.machine, chat_id, message, owner_id=uuid4(), busy=BusyBehavior.QUEUE)
+    sent = await single_statement.send_at_rest(rig.machine, chat_id, message, owner_id=uuid4(), busy=BusyBehavior.QUEUE)
 
     assert sent is None
     assert await rig.load(chat_id) == before
@@ -294,7 +300,7 @@ async def test_sending_touches_only_the_last_row_of_a_long_chat(rig: Rig, mode: 
             sending = conn.transaction()
             await sending.start()
             await conn.execute(f"SET LOCAL plan_cache_mode = {mode}")
-            await conn.execute(f"PREPARE sending ({types}) AS {at_once.SEND_AT_REST}")
+            await conn.execute(f"PREPARE sending ({types}) AS {single_statement.SEND_AT_REST}")
             found = await conn.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE sending ({values})")
             await conn.execute("DEALLOCATE sending")
             await sending.rollback()

@@ -17,7 +17,7 @@ from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import State
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import machine
-from rookery.store.errors import CommitOutcomeUnknown
+from rookery.store.db.errors import CommitOutcomeUnknown
 from rookery.store.machine import Bundle, Machine, Tx, View, lock
 from tests.store.machine.gates import held, until_blocked, updating
 from tests.store.machine.proxy import Fault, Proxy

@@ -16,7 +16,7 @@ from rookery.domain.chat.fair_share import Use, WaitingChat
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import State
 from rookery.store import machine
-from rookery.store.machine import Limits, Pool, PoolCounts, Slot, at_once
+from rookery.store.machine import Limits, Pool, PoolCounts, Slot, single_statement
 from tests.store.machine.moves import SOMEBODY
 from tests.store.machine.rig import Rig
 
@@ -167,7 +167,9 @@ async def add_owner(rig: Rig) -> UUID:
 
 
 async def take_at_once(rig: Rig, chat_id: UUID, limits: Limits) -> Chat | None:
-    return await at_once.take_free(rig.machine, chat_id, worker_id=rig.worker, runner_id=uuid4(), limits=limits)
+    return await single_statement.take_free(
+        rig.machine, chat_id, worker_id=rig.worker, runner_id=uuid4(), limits=limits
+    )
 
 
 @pytest.mark.parametrize("road", [take, take_at_once])

@@ -68,7 +68,7 @@ def _send(busy: BusyBehavior) -> Occasion:
 
 
 async def _promote(tx: Tx, rig: Rig) -> Sequence[Message]:
-    return (await machine.promote_queued_message(tx, (await machine.backlog.list_queue(tx))[0].id)).inserted
+    return (await machine.promote_queued_message(tx, (await machine.queue_rows.list_queue(tx))[0].id)).inserted
 
 
 async def _finish_turn(tx: Tx, rig: Rig) -> Sequence[Message]:
@@ -123,7 +123,7 @@ async def test_each_occasion_answers_its_calls_with_its_reason_before_the_user_r
         assert told(returned) == told(added), case
         assert [closure_of(message) for message in added[: len(closed)]] == [(each, reason) for each in closed], case
         assert [message.role for message in added[len(closed) :]] == ["user"] * user_row, case
-        left = [each.tool_call_id for each in await rig.update(chat_id, machine.calls.turn_calls)]
+        left = [each.tool_call_id for each in await rig.update(chat_id, machine.open_calls.turn_calls)]
         assert left == [each for each in ALL if each not in closed], case
 
 
@@ -131,7 +131,7 @@ async def test_edit_answers_what_is_left_open_before_the_message(rig: Rig) -> No
     second = NewMessage(role=Role.USER, content=text("second"), created_by=rig.user)
     chat_id = await rig.create(NewMessage(role=Role.USER, content=text("first")), CALLS)
     # Every transition answers the calls before such a row; one that was restored may follow them all the same.
-    await rig.update(chat_id, lambda tx: machine.rows.insert(tx, [machine.rows.row_of(second)]))
+    await rig.update(chat_id, lambda tx: machine.message_rows.insert(tx, [machine.message_rows.row_of(second)]))
 
     edited = await rig.run(
         chat_id, machine.edit_message, await rig.last_id(chat_id), content=text("better"), edited_by=rig.user
@@ -196,7 +196,7 @@ async def test_closure_is_a_row_of_its_own_that_people_and_model_see(rig: Rig) -
 
 
 async def open_ids(rig: Rig, chat_id: ChatId) -> list[str]:
-    return [each.tool_call_id for each in await rig.update(chat_id, machine.calls.turn_calls)]
+    return [each.tool_call_id for each in await rig.update(chat_id, machine.open_calls.turn_calls)]
 
 
 def hidden_user() -> NewMessage:
@@ -293,7 +293,7 @@ async def test_database_and_rules_agree_on_what_is_open_however_a_row_looks(rig:
             for message in (await rig.history(chat_id))[1:]
         ]
 
-        found = await rig.update(chat_id, machine.calls.turn_calls)
+        found = await rig.update(chat_id, machine.open_calls.turn_calls)
         await rig.update(chat_id, machine.finish_turn)
         sent = await rig.send(chat_id, "go on")
 

@@ -9,7 +9,7 @@ from rookery.domain.chat.errors import ChatNotFound, InvalidInput, ParentArchive
 from rookery.domain.chat.messages import Effort, NewMessage, Role, StepFigures, Visibility
 from rookery.domain.chat.states import State
 from rookery.store import machine
-from rookery.store.hints import WatchKind
+from rookery.store.db.hints import WatchKind
 from rookery.store.machine import ChatSpec, Created
 from tests.store.machine.rig import Rig, assistant, call, calling, closure_of, result, text, told, words
 
@@ -86,7 +86,7 @@ async def test_call_without_a_result_among_the_first_messages_is_answered_before
     assert [message.role for message in history] == ["user", "assistant", "tool", "user", "tool", "user", "assistant"]
     assert closure_of(history[4]) == ("b", "new_user_message")
     assert history[4].model_config_id == rig.model
-    assert [each.tool_call_id for each in await rig.update(created.chat.id, machine.calls.turn_calls)] == ["c"]
+    assert [each.tool_call_id for each in await rig.update(created.chat.id, machine.open_calls.turn_calls)] == ["c"]
 
 
 async def test_first_messages_whose_calls_are_answered_are_stored_as_given(rig: Rig) -> None:

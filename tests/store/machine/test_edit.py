@@ -8,7 +8,8 @@ import pytest
 from rookery.domain.chat.errors import EditTargetNotUser, MessageNotFound
 from rookery.domain.chat.messages import ChatId, Effort, MessageId, NewMessage, Role, Visibility
 from rookery.domain.chat.states import State
-from rookery.store import machine, messages
+from rookery.store import machine
+from rookery.store.chats import messages
 from rookery.store.machine import Edited
 from tests.store.machine import sharing
 from tests.store.machine.rig import Rig, assistant, call, calling, closure_of, result, text, told, words
@@ -175,7 +176,7 @@ async def test_calls_left_open_before_the_message_are_answered_before_the_replac
     second = NewMessage(role=Role.USER, content=text("second"), created_by=rig.user)
     chat_id = await rig.create(NewMessage(role=Role.USER, content=text("first")), calling(call("a"), call("b", "run")))
     # Every transition answers the calls before such a row; one that was restored may follow them all the same.
-    await rig.update(chat_id, lambda tx: machine.rows.insert(tx, [machine.rows.row_of(second)]))
+    await rig.update(chat_id, lambda tx: machine.message_rows.insert(tx, [machine.message_rows.row_of(second)]))
 
     edited = await edit(rig, chat_id, await rig.last_id(chat_id))
 

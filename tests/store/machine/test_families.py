@@ -20,7 +20,7 @@ from rookery.domain.chat.messages import ChatId, NewMessage, Role
 from rookery.domain.chat.parts import File
 from rookery.domain.chat.states import State
 from rookery.store import machine
-from rookery.store.hints import WatchKind
+from rookery.store.db.hints import WatchKind
 from rookery.store.machine import Bundle
 from tests.store.machine.rig import FAILED, Rig
 

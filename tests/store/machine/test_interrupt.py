@@ -149,7 +149,7 @@ async def test_interrupt_between_a_client_call_and_waiting_for_it_ends_at_rest_w
 
     assert [closure_of(message) for message in stopped.inserted] == [("a", "interrupted")]
     assert await rig.state(chat_id) is State.W
-    assert await rig.update(chat_id, machine.calls.turn_calls) == ()
+    assert await rig.update(chat_id, machine.open_calls.turn_calls) == ()
 
 
 async def test_partial_output_keeps_its_figures_and_sets_the_model(rig: Rig) -> None:

@@ -10,7 +10,7 @@ from rookery.domain.chat.errors import TransitionNotAllowed
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import State
 from rookery.store import machine
-from rookery.store.hints import OwnershipHint
+from rookery.store.db.hints import OwnershipHint
 from rookery.store.machine import ChatState
 from tests.store.machine.gates import bundling, held
 from tests.store.machine.rig import Rig, assistant

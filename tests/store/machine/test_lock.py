@@ -13,7 +13,7 @@ from rookery.domain.chat.errors import ChatNotFound, InvariantViolation, StaleFe
 from rookery.domain.chat.states import State, Status
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import machine
-from rookery.store.hints import ChatHint, OwnershipHint, WatchHint, WatchKind
+from rookery.store.db.hints import ChatHint, OwnershipHint, WatchHint, WatchKind
 from rookery.store.machine import Bundle, Tx
 from tests.store.machine.gates import held, in_order, until_blocked, updating
 from tests.store.machine.rig import Rig, assistant

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from rookery.domain.chat.states import State
 from rookery.domain.chat.transitions import TABLE, Transition
-from rookery.store.machine import backlog
+from rookery.store.machine import queue_rows
 from tests.chat import explore, model, truths
 from tests.chat.actors import Actor, User, Worker
 from tests.chat.explore import SMALL_QUEUE, Edge, Node
@@ -32,7 +32,7 @@ THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
 @pytest.fixture
 async def world(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     """A database in which queues are as small as the model's, so that full ones are part of the walk."""
-    monkeypatch.setattr(backlog, "MAX_QUEUE", SMALL_QUEUE)
+    monkeypatch.setattr(queue_rows, "MAX_QUEUE", SMALL_QUEUE)
     async with make_rig(database_url, pool_size=CONNECTIONS) as rig:
         made = World(rig, ["w1", "w2"])
         await made.prepare()

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from rookery.domain.chat.messages import ChatId
-from rookery.store import generation, messages, streaming
-from rookery.store.machine import Tx, calls, commit
+from rookery.store.chats import messages, step_reads, stream_reads
+from rookery.store.machine import Tx, commit, open_calls
 from tests.store.machine.rig import Rig
 
 OLD, OTHERS, EACH = 4_000, 30, 500
@@ -24,8 +24,8 @@ FILL = """
       FROM generate_series(1, $2::int) n
 """
 STATEMENTS = {
-    "turn calls": calls.TURN_CALLS,
-    "nothing open": f"SELECT {calls.NOTHING_OPEN}",
+    "turn calls": open_calls.TURN_CALLS,
+    "nothing open": f"SELECT {open_calls.NOTHING_OPEN}",
     "last live role": commit._LAST_LIVE_ROLE,
     "something to compact": commit._HAS_COMPACTABLE,
 }
@@ -73,12 +73,12 @@ def scans_of_messages(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 READS = {
-    "window": (streaming.WINDOW, "uuid, int, bigint", "30, 8388608"),
+    "window": (stream_reads.WINDOW, "uuid, int, bigint", "30, 8388608"),
     "newest": (messages.NEWEST, "uuid, bigint, bigint, int", "0, 9007199254740991, 20"),
     "older": (messages.OLDER, "uuid, bigint", "9007199254740991"),
-    "newest id": (streaming.NEWEST_ID, "uuid", ""),
-    "glance of a viewer": (streaming.GLANCE, "uuid, bigint", "{seen}"),
-    "glance of a step": (generation.GLANCE, "uuid, bigint", "{seen}"),
+    "newest id": (stream_reads.NEWEST_ID, "uuid", ""),
+    "glance of a viewer": (stream_reads.GLANCE, "uuid, bigint", "{seen}"),
+    "glance of a step": (step_reads.GLANCE, "uuid, bigint", "{seen}"),
 }
 
 

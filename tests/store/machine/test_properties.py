@@ -23,8 +23,8 @@ from msgspec.structs import replace
 
 from rookery.domain.chat.transitions import Transition
 from rookery.store import machine
-from rookery.store.hints import ChatHint
-from rookery.store.machine import backlog
+from rookery.store.db.hints import ChatHint
+from rookery.store.machine import queue_rows
 from tests.chat import actors, model, truths
 from tests.chat.actors import Actor, Attempt, User, Worker
 from tests.chat.model import BUSY
@@ -284,6 +284,6 @@ def test_store_does_what_the_model_allows_whatever_people_and_workers_try(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A full queue must not be a rare guest.
-    monkeypatch.setattr(backlog, "MAX_QUEUE", SMALL_QUEUE)
+    monkeypatch.setattr(queue_rows, "MAX_QUEUE", SMALL_QUEUE)
     with asyncio.Runner() as runner, _running_world(database_url, runner) as world:
         run_state_machine_as_test(lambda: Play(world, runner), settings=PROFILE)  # type: ignore[arg-type]

@@ -394,7 +394,7 @@ async def test_promoted_row_follows_the_answers_to_what_was_open(rig: Rig) -> No
 
 
 async def _promote_last(tx: Tx) -> machine.Promoted:
-    return await machine.promote_queued_message(tx, (await machine.backlog.list_queue(tx))[-1].id)
+    return await machine.promote_queued_message(tx, (await machine.queue_rows.list_queue(tx))[-1].id)
 
 
 def _carried(row: Message | QueuedMessage) -> tuple[object, ...]:

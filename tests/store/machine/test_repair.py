@@ -12,7 +12,7 @@ from rookery.domain.chat.states import State
 from rookery.domain.chat.tool_calls import CloseReason
 from rookery.domain.chat.transitions import ALLOWED_WHEN_INVALID
 from rookery.store import machine
-from rookery.store.hints import WatchKind
+from rookery.store.db.hints import WatchKind
 from rookery.store.machine.repair import REPAIRED
 from tests.store.machine.moves import MOVES
 from tests.store.machine.rig import Rig, call, calling, closure_of, words

@@ -215,7 +215,7 @@ async def test_user_row_behind_the_results_ends_what_the_server_had_begun(rig: R
     assert told(inserted) == told((await rig.history(chat_id))[2:])
     assert [message.role for message in inserted] == [Role.TOOL, Role.ASSISTANT, Role.TOOL, Role.USER]
     assert closure_of(inserted[2]) == ("s", "new_user_message")
-    assert await rig.update(chat_id, machine.calls.turn_calls) == ()
+    assert await rig.update(chat_id, machine.open_calls.turn_calls) == ()
 
 
 async def test_hidden_row_behind_the_results_leaves_the_servers_calls_open(rig: Rig) -> None:
@@ -226,7 +226,7 @@ async def test_hidden_row_behind_the_results_leaves_the_servers_calls_open(rig: 
     inserted = await rig.run(chat_id, machine.complete_requires_action, results, submitted_by=rig.user, suffix=[hidden])
 
     assert [message.role for message in inserted] == [Role.TOOL, Role.USER]
-    assert [each.tool_call_id for each in await rig.update(chat_id, machine.calls.turn_calls)] == ["s"]
+    assert [each.tool_call_id for each in await rig.update(chat_id, machine.open_calls.turn_calls)] == ["s"]
 
 
 # The deadline
@@ -243,7 +243,7 @@ async def test_deadline_that_passed_answers_the_clients_calls_and_the_turn_goes_
     chat = await rig.load(chat_id)
     assert (chat.state, chat.requires_action_deadline_at) == (State.R1, None)
     assert chat.history_version == chat.snapshot_version
-    assert [each.tool_call_id for each in await rig.update(chat_id, machine.calls.turn_calls)] == ["s"]
+    assert [each.tool_call_id for each in await rig.update(chat_id, machine.open_calls.turn_calls)] == ["s"]
 
 
 async def test_client_has_its_time_until_the_deadline(rig: Rig) -> None:
@@ -285,7 +285,7 @@ async def test_waiting_without_a_deadline_is_cancelled_with_its_own_reason(rig: 
 async def test_cancelling_needs_an_open_call_of_a_client_tool(rig: Rig) -> None:
     chat_id = await parked(rig, call("a"), timeout_seconds=0)
     # Only a restore or manual SQL gets a chat here; the server must refuse, not fail.
-    await rig.update(chat_id, lambda tx: machine.rows.insert(tx, [machine.rows.row_of(result("a"))]))
+    await rig.update(chat_id, lambda tx: machine.message_rows.insert(tx, [machine.message_rows.row_of(result("a"))]))
     before = await rig.trace(chat_id)
 
     with pytest.raises(TransitionNotAllowed) as refusal:

@@ -16,9 +16,10 @@ import pytest
 from rookery.domain.chat.errors import StaleFence
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import State
-from rookery.store import machine, migrate
-from rookery.store.embedded.server import EmbeddedServer
-from rookery.store.errors import DatabaseUnavailable
+from rookery.store import machine
+from rookery.store.db import migrate
+from rookery.store.db.embedded.server import EmbeddedServer
+from rookery.store.db.errors import DatabaseUnavailable
 from rookery.store.machine import Tx
 from tests.store.machine.rig import Rig, add_replica, assistant, make_rig, words
 from tests.waiting import until

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from rookery.domain.chat.messages import MAX_ID, ChatId
-from rookery.store import messages, streaming
 from rookery.store.authorized import messages as pages
-from rookery.store.machine import View, calls, lock
+from rookery.store.chats import messages, stream_reads
+from rookery.store.machine import View, lock, open_calls
 from tests.store.machine.rig import Conn, Rig
 from tests.store.machine.test_plans import scans_of_messages
 
@@ -26,13 +26,13 @@ FILL = """
 """
 # Behind the chat's id.
 STATEMENTS: dict[str, tuple[str, tuple[object, ...]]] = {
-    "window": (streaming.WINDOW, (PAGE, 2**23)),
+    "window": (stream_reads.WINDOW, (PAGE, 2**23)),
     "older": (messages.OLDER, (MAX_ID,)),
-    "after": (streaming.AFTER, (0, PAGE)),
-    "measure": (streaming.MEASURE, (0, PAGE)),
-    "newest id": (streaming.NEWEST_ID, ()),
-    "delta": (streaming.DELTA, (MAX_ID, PAGE)),
-    "pending calls": (calls.TURN_CALLS, ()),
+    "after": (stream_reads.AFTER, (0, PAGE)),
+    "measure": (stream_reads.MEASURE, (0, PAGE)),
+    "newest id": (stream_reads.NEWEST_ID, ()),
+    "delta": (stream_reads.DELTA, (MAX_ID, PAGE)),
+    "pending calls": (open_calls.TURN_CALLS, ()),
 }
 # Asked outside of the machine.
 PAGES: dict[str, tuple[str, tuple[object, ...]]] = {

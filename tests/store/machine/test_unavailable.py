@@ -18,7 +18,7 @@ from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import State
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import machine
-from rookery.store.errors import DatabaseUnavailable
+from rookery.store.db.errors import DatabaseUnavailable
 from rookery.store.machine import Machine, Tx, View, lock
 from tests.store.machine.proxy import Fault, Proxy
 from tests.store.machine.rig import Recorder, Rig

@@ -15,7 +15,7 @@ from rookery.domain.chat.states import State
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.runtime.clock import SystemClock
 from rookery.store import machine
-from rookery.store.errors import DatabaseUnavailable, LockTimeout
+from rookery.store.db.errors import DatabaseUnavailable, LockTimeout
 from rookery.store.machine import Bundle, Machine, Tx, View, lock
 from tests.store.machine.gates import held, until_blocked, updating
 from tests.store.machine.rig import Rig, make_rig

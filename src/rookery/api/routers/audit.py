@@ -17,8 +17,8 @@ from rookery.api.parts import ApiParts
 from rookery.api.routes import Page, Routes, answer
 from rookery.api.tables import Format
 from rookery.api.times import utc
-from rookery.store.audit import MAX_LIMIT, Entry, EntryFilter, EntryPage
 from rookery.store.authorized.reports import Reports
+from rookery.store.people.audit import MAX_LIMIT, Entry, EntryFilter, EntryPage
 
 Word = Annotated[str | None, Query(pattern=r"^[a-z_]+(\.[a-z_]+)?$", max_length=64)]
 

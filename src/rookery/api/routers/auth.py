@@ -21,12 +21,12 @@ from rookery.api.errors import ApiError
 from rookery.api.parts import ApiParts
 from rookery.api.routes import Items, Routes, answer, nothing
 from rookery.api.strangers import LoginView
-from rookery.store import links
-from rookery.store.access_errors import Forbidden, LinkInvalid, SessionNotFound
-from rookery.store.hints import AccessHint
-from rookery.store.links import LinkKind
-from rookery.store.logins import MAX_LOGIN_CHARS
-from rookery.store.sessions import Session
+from rookery.store.db.hints import AccessHint
+from rookery.store.people import one_time_links
+from rookery.store.people.errors import Forbidden, LinkInvalid, SessionNotFound
+from rookery.store.people.logins import MAX_LOGIN_CHARS
+from rookery.store.people.one_time_links import LinkKind
+from rookery.store.people.sessions import Session
 
 
 class LoginBody(Body):
@@ -149,7 +149,7 @@ def router(parts: ApiParts) -> APIRouter:
         if secret is None:
             raise LinkInvalid
         async with parts.pool.acquire() as conn:
-            found = await links.find_link(conn, secret, now=parts.clock.now())
+            found = await one_time_links.find_link(conn, secret, now=parts.clock.now())
         user = found.user
         return answer(LinkView(found.kind, user.username, user.name, user.email, found.expires_at))
 

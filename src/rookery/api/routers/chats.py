@@ -24,12 +24,12 @@ from rookery.domain.chat import first_rows
 from rookery.domain.chat.messages import ChatId, Effort, MessageId, NewMessage, Role
 from rookery.domain.chat.system_blocks import Awareness
 from rookery.domain.content import search_query
-from rookery.store import idempotency
-from rookery.store.access_errors import ScopeMissing
+from rookery.store.authorized.chat_changes import CreatedChat, Replayed
 from rookery.store.authorized.chats import ChatPatch
-from rookery.store.authorized.turns import CreatedChat, Replayed
-from rookery.store.chat_views import ChatListPage, ChatView
+from rookery.store.chats.chat_views import ChatListPage, ChatView
+from rookery.store.db import idempotency
 from rookery.store.machine import ChatSpec
+from rookery.store.people.errors import ScopeMissing
 
 IDEMPOTENCY_KEY = "idempotency-key"
 OPERATION = "chats.create"

@@ -15,9 +15,9 @@ from rookery.api.parts import ApiParts
 from rookery.api.routes import Items, Routes, answer
 from rookery.domain.access.rights import Action
 from rookery.domain.chat.messages import ChatId
-from rookery.store.access_errors import Denied
-from rookery.store.authorized.contexts import ChatContext
-from rookery.store.chat_diffs import DiffStatus
+from rookery.store.authorized.workspace_context import ChatContext
+from rookery.store.chats.diffs import DiffStatus
+from rookery.store.people.errors import Denied
 
 
 class ContextItemView(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,8 +14,8 @@ from rookery.api.caller import CallerDep
 from rookery.api.errors import BadFields, FieldError
 from rookery.api.parts import ApiParts
 from rookery.api.routes import Items, Routes, answer
-from rookery.store import session_links
-from rookery.store.access_errors import Forbidden
+from rookery.store.people import signed_links
+from rookery.store.people.errors import Forbidden
 
 MAX_LINKS = 100
 _RULE = "This is not the address of a file, of a file of a workspace, or of a report as CSV, from /api/v1 on."
@@ -49,7 +49,7 @@ def router(parts: ApiParts) -> APIRouter:
             raise BadFields([FieldError("path", f"Name 1 to {MAX_LINKS} addresses.")])
         if not all(map(download_links.is_signable, path)):
             raise BadFields([FieldError("path", _RULE)])
-        expires_at = session_links.expiry(parts.clock.now())
+        expires_at = signed_links.expiry(parts.clock.now())
         made = (
             DownloadLink(each, download_links.signed(links, each, expires_at=expires_at), expires_at) for each in path
         )

@@ -25,11 +25,11 @@ from rookery.api.routes import Routes, answer, nothing
 from rookery.domain.access.rights import Action, Resource, Scope, UserActor, has_scope
 from rookery.domain.chat.errors import ChatError, InvalidInput
 from rookery.domain.content import uploads
-from rookery.store import users
-from rookery.store.access_errors import AccessError, FileNotFound, Forbidden, ScopeMissing
 from rookery.store.authorized.files import FileContent, Span
-from rookery.store.files import MAX_FILE_BYTES, FileInfo, Origin
-from rookery.store.model_errors import KeysMissing
+from rookery.store.chats.files import MAX_FILE_BYTES, FileInfo, Origin
+from rookery.store.models.errors import KeysMissing
+from rookery.store.people import users
+from rookery.store.people.errors import AccessError, FileNotFound, Forbidden, ScopeMissing
 
 # Ten megabytes over a slow line.
 UPLOAD_SECONDS = 300.0

@@ -15,7 +15,7 @@ from rookery.api.caller import CallerDep
 from rookery.api.parts import ApiParts
 from rookery.api.routes import Items, Routes, answer
 from rookery.domain.chat.mcp_consent import McpDecision, McpState, visible
-from rookery.store.mcp_consents import NamedServer
+from rookery.store.workspaces.mcp_consents import NamedServer
 
 
 class McpServerView(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,8 +23,8 @@ from rookery.domain.chat import messages as message_rules
 from rookery.domain.chat.messages import ChatId, Effort, MessageId, NewQueuedMessage
 from rookery.domain.chat.tool_calls import SubmittedResult
 from rookery.domain.chat.transitions import BusyBehavior
-from rookery.store.chat_views import SearchMatch
-from rookery.store.prompts import Prompt
+from rookery.store.chats.chat_views import SearchMatch
+from rookery.store.chats.sent_messages import Prompt
 from rookery.stream import views
 from rookery.stream.views import MessageView
 

@@ -21,8 +21,8 @@ from rookery.api.routes import Items, Routes, answer, nothing
 from rookery.domain.chat.messages import Effort
 from rookery.llm import efforts
 from rookery.llm.directory import windows_of
-from rookery.store.authorized.config import KnownModel
-from rookery.store.model_configs import (
+from rookery.store.authorized.settings import KnownModel
+from rookery.store.models.model_configs import (
     DEFAULT_COMPRESSION_THRESHOLD,
     MAX_CONTEXT_LIMIT,
     MAX_PRICE,

@@ -13,7 +13,7 @@ from rookery.api.parts import ApiParts
 from rookery.api.routes import Routes, answer
 from rookery.domain.chat.messages import Effort
 from rookery.llm import efforts
-from rookery.store.authorized.config import PublicModel
+from rookery.store.authorized.settings import PublicModel
 
 
 class ModelView(msgspec.Struct, frozen=True):

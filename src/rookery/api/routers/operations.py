@@ -13,8 +13,8 @@ from starlette.responses import Response
 from rookery.api.caller import CallerDep
 from rookery.api.parts import ApiParts
 from rookery.api.routes import Items, Routes, answer
-from rookery.store.job_runs import JobOutcome, JobRun
-from rookery.store.replicas import ReplicaState
+from rookery.store.db.job_runs import JobOutcome, JobRun
+from rookery.store.db.replicas import ReplicaState
 
 
 class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):

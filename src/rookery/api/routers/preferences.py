@@ -18,7 +18,7 @@ from rookery.api.routes import Routes, answer
 from rookery.domain.chat import approvals
 from rookery.domain.chat.approvals import Rule
 from rookery.domain.chat.messages import Effort
-from rookery.store.preferences import PersonalOverride, Preferences, PreferencesPatch
+from rookery.store.people.preferences import PersonalOverride, Preferences, PreferencesPatch
 
 MAX_PROMPT_CHARS = 256 * 1024  # before it is cleaned; what is left has its own limit
 

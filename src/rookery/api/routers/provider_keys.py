@@ -14,8 +14,8 @@ from rookery.api.caller import CallerDep
 from rookery.api.parts import ApiParts
 from rookery.api.routes import Items, Routes, answer, nothing
 from rookery.llm.secrets import SecretStr as Key
-from rookery.store.providers import MAX_KEY_BYTES
-from rookery.store.user_keys import KeyStatus
+from rookery.store.models.providers import MAX_KEY_BYTES
+from rookery.store.models.user_keys import KeyStatus
 
 
 class ProviderOfKey(msgspec.Struct, frozen=True):

@@ -23,7 +23,7 @@ from rookery.api.routes import Items, Routes, answer, nothing
 from rookery.domain.models.options import ProviderType
 from rookery.llm import probing
 from rookery.llm.secrets import SecretStr as Key
-from rookery.store.providers import MAX_KEY_BYTES, Provider, ProviderDraft, ProviderPatch
+from rookery.store.models.providers import MAX_KEY_BYTES, Provider, ProviderDraft, ProviderPatch
 
 
 class ProviderView(msgspec.Struct, frozen=True, kw_only=True):

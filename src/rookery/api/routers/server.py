@@ -15,7 +15,7 @@ from rookery.api import openapi
 from rookery.api.caller import CallerDep
 from rookery.api.parts import ApiParts
 from rookery.api.routes import Routes, answer
-from rookery.store import migrate
+from rookery.store.db import migrate
 
 API_VERSION = 1
 STREAM_PROTOCOL = 1

@@ -29,7 +29,7 @@ from rookery.domain.chat.approvals import Rule
 from rookery.domain.chat.default_prompt import DEFAULT_PROMPT
 from rookery.domain.chat.messages import Effort
 from rookery.llm.directory import Snapshot
-from rookery.store.setting_groups import APPROVALS, GROUPS, MAX_NUMBER, PROMPTS, Group, GroupState, ModelOverride
+from rookery.store.settings.groups import APPROVALS, GROUPS, MAX_NUMBER, PROMPTS, Group, GroupState, ModelOverride
 
 T = TypeVar("T")
 IfMatch = Annotated[

@@ -15,8 +15,8 @@ from rookery.api.errors import ApiError
 from rookery.api.parts import ApiParts
 from rookery.api.routes import Routes, answer
 from rookery.api.strangers import LoginView
-from rookery.store import setup
-from rookery.store.users import UserDraft
+from rookery.store.people import first_admin
+from rookery.store.people.users import UserDraft
 
 
 class SetupStatus(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ def router(parts: ApiParts) -> APIRouter:
         nonlocal is_done
         if not is_done:
             async with parts.pool.acquire() as conn:
-                is_done = not await setup.is_setup_needed(conn)
+                is_done = not await first_admin.is_setup_needed(conn)
         return answer(SetupStatus(not is_done))
 
     @routes.post(
@@ -61,7 +61,7 @@ def router(parts: ApiParts) -> APIRouter:
         except ApiError:
             await _require_token(data)
             raise
-        done = await setup.complete(
+        done = await first_admin.complete(
             parts.pool,
             parts.passwords,
             token=body.token,
@@ -71,7 +71,7 @@ def router(parts: ApiParts) -> APIRouter:
             request=strangers.info(request),
         )
         # It would be removed at the next start as well; a secret that is spent need not lie about until then.
-        setup.forget_file(parts.data_dir)
+        first_admin.forget_file(parts.data_dir)
         return strangers.welcome(request, parts, done.user, session=done.session, status=201)
 
     async def _require_token(data: bytes) -> None:
@@ -81,6 +81,6 @@ def router(parts: ApiParts) -> APIRouter:
         except (msgspec.MsgspecError, UnicodeDecodeError):
             token = None
         async with parts.pool.acquire() as conn:
-            await setup.require(conn, token)
+            await first_admin.require(conn, token)
 
     return routes.router

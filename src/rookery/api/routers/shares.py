@@ -18,10 +18,10 @@ from rookery.api.parts import ApiParts
 from rookery.api.routes import Items, Routes, answer, nothing
 from rookery.domain.access.rights import Action
 from rookery.domain.chat.messages import ChatId
-from rookery.store.accesses import AccessPage
-from rookery.store.audit import MAX_LIMIT
-from rookery.store.shares import Share, SharePatch
-from rookery.store.users import PublicUser
+from rookery.store.chats.shares import Share, SharePatch
+from rookery.store.people.accesses import AccessPage
+from rookery.store.people.audit import MAX_LIMIT
+from rookery.store.people.users import PublicUser
 
 
 class ShareView(msgspec.Struct, frozen=True):

@@ -22,7 +22,7 @@ from rookery.api.parts import ApiParts
 from rookery.api.routes import Items, Routes, answer, nothing
 from rookery.domain.access.rights import Action, Resource, Role, has_scope
 from rookery.domain.chat.messages import check_storable
-from rookery.store.templates import MAX_ARCHIVE_BYTES, Template, TemplatePatch
+from rookery.store.workspaces.templates import MAX_ARCHIVE_BYTES, Template, TemplatePatch
 from rookery.workspaces import manifest as manifests
 from rookery.workspaces import shared_folders, templates
 from rookery.workspaces.problems import Problem, TemplateInvalid

@@ -16,8 +16,8 @@ from rookery.api.caller import CallerDep
 from rookery.api.parts import ApiParts
 from rookery.api.routes import Items, Routes, answer, nothing
 from rookery.domain.access.rights import Scope
-from rookery.store import tokens
-from rookery.store.tokens import Token
+from rookery.store.people import tokens
+from rookery.store.people.tokens import Token
 
 
 class TokenBody(Body):

@@ -15,7 +15,7 @@ from rookery.api.parts import ApiParts
 from rookery.api.routes import Routes, answer
 from rookery.domain.access.rights import Action
 from rookery.domain.chat.messages import ChatId
-from rookery.store.chat_views import ChatView
+from rookery.store.chats.chat_views import ChatView
 
 
 class InterruptBody(Body):

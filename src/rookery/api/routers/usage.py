@@ -19,8 +19,8 @@ from rookery.api.times import utc
 from rookery.domain.access.rights import Role
 from rookery.domain.chat.messages import ChatId
 from rookery.store.authorized.reports import UsageReport
-from rookery.store.spending import Period
-from rookery.store.usage import Figures, GroupBy
+from rookery.store.models.spending import Period
+from rookery.store.models.usage import Figures, GroupBy
 
 DEFAULT_DAYS = 30
 

@@ -22,11 +22,11 @@ from rookery.api.parts import ApiParts
 from rookery.api.routes import Items, Page, Routes, answer, nothing
 from rookery.domain.access import rights
 from rookery.domain.access.rights import Action, Resource, Role, UserActor, Verdict
-from rookery.store.accesses import AccessNotice, AccessPage
-from rookery.store.audit import MAX_ID
-from rookery.store.audit import MAX_LIMIT as AUDIT_LIMIT
-from rookery.store.links import NewLink
-from rookery.store.users import MAX_LIMIT, PublicUser, Status, User, UserDraft, UserPatch
+from rookery.store.people.accesses import AccessNotice, AccessPage
+from rookery.store.people.audit import MAX_ID
+from rookery.store.people.audit import MAX_LIMIT as AUDIT_LIMIT
+from rookery.store.people.one_time_links import NewLink
+from rookery.store.people.users import MAX_LIMIT, PublicUser, Status, User, UserDraft, UserPatch
 
 # The page of the web application that chooses a password. Behind the # nobody but the browser sees the secret.
 LINK_PAGE = "/link#"

@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 from rookery.api.caller import Caller, CallerDep
 from rookery.api.parts import ApiParts
 from rookery.api.routes import Routes, answer
-from rookery.store.workspace_operations import Operation
+from rookery.store.workspaces.operations import Operation
 from rookery.stream.guard import Grant, Right
 
 TEXT = "text/plain; charset=utf-8"

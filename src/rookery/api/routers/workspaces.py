@@ -26,13 +26,14 @@ from rookery.api.routes import Page, Routes, answer
 from rookery.domain.access.rights import Action, Resource, Scope, has_scope
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import check_storable
-from rookery.store import idempotency, paging, workspaces
-from rookery.store.access_errors import ScopeMissing
-from rookery.store.authorized.turns import Replayed
+from rookery.store.authorized.chat_changes import Replayed
 from rookery.store.authorized.workspaces import WorkspaceView as Stored
-from rookery.store.users import PublicUser
-from rookery.store.workspace_requests import Requested
-from rookery.store.workspaces import Status, Workspace
+from rookery.store.db import idempotency, page_cursors
+from rookery.store.people.errors import ScopeMissing
+from rookery.store.people.users import PublicUser
+from rookery.store.workspaces import workspaces
+from rookery.store.workspaces.requests import Requested
+from rookery.store.workspaces.workspaces import Status, Workspace
 from rookery.workspaces.values import masked
 
 OPERATION = "workspaces.create"
@@ -120,7 +121,7 @@ def router(parts: ApiParts) -> APIRouter:
 
         `owner` is the id of somebody else, or `all`: for administrators and auditors.
         """
-        after = paging.decode(cursor, tuple[datetime, UUID]) if cursor is not None else None
+        after = page_cursors.decode(cursor, tuple[datetime, UUID]) if cursor is not None else None
         if template is not None:
             check_storable("template", template)
         wanted: dict[str, Any] = {"statuses": status, "template": template, "after": after, "limit": limit + 1}
@@ -133,7 +134,7 @@ def router(parts: ApiParts) -> APIRouter:
         return answer(
             Page(
                 tuple(view(each, now=parts.clock.now()) for each in found[:limit]),
-                None if last is None else paging.encode((last.created_at, last.id)),
+                None if last is None else page_cursors.encode((last.created_at, last.id)),
             )
         )
 

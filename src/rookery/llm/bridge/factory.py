@@ -25,7 +25,7 @@ from rookery.llm.model import ModelStats
 from rookery.llm.secrets import SecretStr
 from rookery.llm.types import Capabilities, ErrorKind, ProviderError
 from rookery.runtime.clock import Clock
-from rookery.store.providers import DEFAULT_BASE_URLS
+from rookery.store.models.providers import DEFAULT_BASE_URLS
 from rookery.telemetry.redaction import SecretRegistry, hide_secrets
 
 if TYPE_CHECKING:

@@ -14,12 +14,14 @@ from rookery.domain.chat.approvals import Answer, Offers, Rule, Scope
 from rookery.domain.chat.errors import ChatNotRoot, InvalidInput
 from rookery.domain.chat.messages import ChatId, Message
 from rookery.runtime.time_slices import in_pieces
-from rookery.store import approvals, machine, preferences, streaming
-from rookery.store.access_errors import Disabled
-from rookery.store.audit import CHANGED, Event
-from rookery.store.authz import Grant, How, Part, Via, authz
-from rookery.store.hints import ConfigHint
+from rookery.store import machine
+from rookery.store.authorized.rights import Grant, How, Part, Via, authz
+from rookery.store.chats import approvals, stream_reads
+from rookery.store.db.hints import ConfigHint
 from rookery.store.machine import Tx
+from rookery.store.people import preferences
+from rookery.store.people.audit import CHANGED, Event
+from rookery.store.people.errors import Disabled
 
 ROOT_OF = "SELECT coalesce(root_chat_id, id) FROM chats WHERE id = $1"
 UNREADABLE = "The rules that are stored cannot be read by this version of the server. Replace them as a whole."
@@ -36,7 +38,7 @@ class Approvals(Part):
             # Before the chat: whoever changes a user and chats of theirs takes the locks in this order.
             await at.conn.execute(preferences.LOCK_USER, at.user_id)
         tx = await at.bundle.open(chat_id)
-        asked = await streaming.list_questions(at.conn, chat_id) if kept != {None} else {}
+        asked = await stream_reads.list_questions(at.conn, chat_id) if kept != {None} else {}
         denied = await machine.answer_approvals(tx, answers, answered_by=at.user_id)
         for answer in answers:
             if answer.always is not None:
@@ -44,7 +46,7 @@ class Approvals(Part):
         await at.log(_answered(chat_id, answers))
         return denied
 
-    async def _remember(self, at: Grant, tx: Tx, answer: Answer, call: streaming.PendingCall) -> None:
+    async def _remember(self, at: Grant, tx: Tx, answer: Answer, call: stream_reads.PendingCall) -> None:
         try:
             if not (await approvals.read_settings(at.conn)).allow_always:
                 raise Disabled("Administrators want each call to be asked about. Answer without `always`.")

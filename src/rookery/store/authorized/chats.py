@@ -15,27 +15,19 @@ from rookery.domain.chat import messages
 from rookery.domain.chat.errors import ChatNotFound, ChatNotRoot, InvalidInput
 from rookery.domain.chat.messages import ChatId, Effort, MessageId
 from rookery.domain.content.search_query import ChatQuery
-from rookery.store import (
-    accesses,
-    chat_list,
-    chat_reads,
-    chat_views,
-    cursors,
-    machine,
-    pins,
-    shares,
-    workspace_context,
-    workspaces,
-)
-from rookery.store import labels as stored_labels
-from rookery.store.access_errors import ArchiveFirst, Disabled
-from rookery.store.accesses import AccessPage
-from rookery.store.audit import Event
-from rookery.store.authz import Grant, How, Part, Via, authz
-from rookery.store.chat_reads import Seen
-from rookery.store.chat_views import ChatListPage, ChatView
-from rookery.store.hints import WatchKind
-from rookery.store.shares import Share, ShareChange, SharePatch
+from rookery.store import machine
+from rookery.store.authorized.rights import Grant, How, Part, Via, authz
+from rookery.store.chats import chat_list, chat_reads, chat_views, pins, read_cursors, shares
+from rookery.store.chats import labels as stored_labels
+from rookery.store.chats.chat_reads import Seen
+from rookery.store.chats.chat_views import ChatListPage, ChatView
+from rookery.store.chats.shares import Share, ShareChange, SharePatch
+from rookery.store.db.hints import WatchKind
+from rookery.store.people import accesses
+from rookery.store.people.accesses import AccessPage
+from rookery.store.people.audit import Event
+from rookery.store.people.errors import ArchiveFirst, Disabled
+from rookery.store.workspaces import context, workspaces
 
 MAX_TITLE_CHARS = 200
 NO_QUERY = ChatQuery()
@@ -195,7 +187,7 @@ class Chats(Part):
         self, at: Grant, chat_id: ChatId, *, message_id: MessageId | None = None, force: bool = False
     ) -> MessageId:
         """Move the caller's cursor; other tabs of the caller are told."""
-        moved = await cursors.mark_read(at.conn, chat_id, user_id=at.user_id, message_id=message_id, force=force)
+        moved = await read_cursors.mark_read(at.conn, chat_id, user_id=at.user_id, message_id=message_id, force=force)
         at.tell_watchers(chat_id, WatchKind.READ, users=[at.user_id])
         return moved
 
@@ -292,7 +284,7 @@ async def _write(at: Grant, chat_id: ChatId, patch: ChatPatch) -> None:
         stored = value if given else None
         values += [given, stored_labels.encode(stored) if isinstance(stored, dict) else stored]
     if not isinstance(workspace_id, UnsetType) and workspace_id != row["workspace_id"]:
-        await workspace_context.bind(at.conn, chat_id, workspace_id)
+        await context.bind(at.conn, chat_id, workspace_id)
     after = await at.conn.fetchval(WRITE, chat_id, *values)
     if after == before:
         return

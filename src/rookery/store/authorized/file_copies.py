@@ -12,9 +12,9 @@ from rookery.domain.chat import parts
 from rookery.domain.chat.errors import FileUnavailable
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.parts import Part as ContentPart
-from rookery.store import file_quota, files, shares
-from rookery.store.audit import Event
-from rookery.store.authz import Grant
+from rookery.store.authorized.rights import Grant
+from rookery.store.chats import file_quota, files, shares
+from rookery.store.people.audit import Event
 
 # What is somebody else's, with whether the author may read it, and whether this chat has it already.
 FOREIGN_FILES = f"""

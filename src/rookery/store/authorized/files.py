@@ -9,10 +9,10 @@ import msgspec
 
 from rookery.domain.access.rights import Action, Resource
 from rookery.domain.chat.messages import ChatId
-from rookery.store import file_quota, files, shares
-from rookery.store.access_errors import FileNotFound, InUse
-from rookery.store.authz import Grant, How, Part, Via, authz
-from rookery.store.files import FileInfo, Origin
+from rookery.store.authorized.rights import Grant, How, Part, Via, authz
+from rookery.store.chats import file_quota, files, shares
+from rookery.store.chats.files import FileInfo, Origin
+from rookery.store.people.errors import FileNotFound, InUse
 
 # Stored plain and out of line, so that a range of it is read alone.
 READ = "SELECT substring(data FROM $2 + 1 FOR $3) FROM chat_files WHERE id = $1"

@@ -7,12 +7,12 @@ from uuid import UUID
 
 from rookery.domain.access.rights import Action, Resource
 from rookery.domain.chat.mcp_consent import McpDecision
-from rookery.store import mcp_consents, workspace_context
-from rookery.store.access_errors import Missing
-from rookery.store.audit import Event
-from rookery.store.authz import Grant, How, Part, Via, authz
-from rookery.store.hints import WatchHint, WatchKind
-from rookery.store.mcp_consents import NamedServer
+from rookery.store.authorized.rights import Grant, How, Part, Via, authz
+from rookery.store.db.hints import WatchHint, WatchKind
+from rookery.store.people.audit import Event
+from rookery.store.people.errors import Missing
+from rookery.store.workspaces import context, mcp_consents
+from rookery.store.workspaces.mcp_consents import NamedServer
 
 
 class McpServerNotFound(Missing):
@@ -52,7 +52,7 @@ class McpServers(Part):
 
 
 async def _list(at: Grant, workspace_id: UUID) -> tuple[NamedServer, ...]:
-    snapshot = await workspace_context.find_snapshot(at.conn, workspace_id)
+    snapshot = await context.find_snapshot(at.conn, workspace_id)
     return mcp_consents.named_servers(snapshot, await mcp_consents.list_consents(at.conn, workspace_id))
 
 
@@ -67,7 +67,7 @@ async def _tell(at: Grant, workspace_id: UUID, action: str, server: NamedServer)
     """Write it down without the command, which may hold what is nobody's business, and tell the chats in there."""
     extra = {"server": server.entry.name, "entry_hash": server.entry.hash}
     await at.log(Event(action=action, resource_type=Resource.WORKSPACE, resource_id=str(workspace_id), extra=extra))
-    for marked in await workspace_context.bump_servers(at.conn, workspace_id):
+    for marked in await context.bump_servers(at.conn, workspace_id):
         at.tell(
             WatchHint(
                 user_id=marked.owner_id,

@@ -11,13 +11,15 @@ from rookery.domain.chat.errors import ChatNotFound, InvalidInput, MessageNotFou
 from rookery.domain.chat.messages import MAX_ID, ChatId, MessageId, QueuedMessage, is_id
 from rookery.domain.chat.prompt import PromptRow
 from rookery.domain.content import snippets
-from rookery.store import messages, paging, prompts, search
-from rookery.store.authorized.turns import Queue
-from rookery.store.authz import Grant, Part, Via, authz
-from rookery.store.chat_views import SearchMatch
-from rookery.store.machine import backlog, lock
-from rookery.store.pool import Connection
-from rookery.store.prompts import DEFAULT_LIMIT, Prompt
+from rookery.store.authorized.chat_changes import Queue
+from rookery.store.authorized.rights import Grant, Part, Via, authz
+from rookery.store.chats import messages, search
+from rookery.store.chats import sent_messages as prompts
+from rookery.store.chats.chat_views import SearchMatch
+from rookery.store.chats.sent_messages import DEFAULT_LIMIT, Prompt
+from rookery.store.db import page_cursors
+from rookery.store.db.pool import Connection
+from rookery.store.machine import lock, queue_rows
 
 MAX_LIMIT = 200
 
@@ -31,7 +33,7 @@ NEWEST = _with_figures(messages.NEWEST)
 OLDEST = _with_figures(messages.OLDEST)
 VERSIONS = "SELECT snapshot_version, history_version FROM chats WHERE id = $1"
 QUEUE = f"""
-    SELECT {backlog.QUEUE_COLUMNS}
+    SELECT {queue_rows.QUEUE_COLUMNS}
       FROM chat_queued_messages
      WHERE chat_id = $1
      ORDER BY position, id
@@ -118,7 +120,7 @@ class Messages(Part):
     @authz(Resource.MESSAGE, Action.READ, via=Via.CHAT)
     async def search(self, at: Grant, chat_id: ChatId, query: str, *, limit: int = 50) -> tuple[SearchMatch, ...]:
         """The messages of this chat that match, newest first."""
-        paging.check_limit(limit, MAX_LIMIT)
+        page_cursors.check_limit(limit, MAX_LIMIT)
         records = await at.conn.fetch(SEARCH, chat_id, search.for_messages(query), limit)
         return tuple(
             SearchMatch(found_in, message_id, snippets.snippet(search.plain(text), [query]))
@@ -145,7 +147,7 @@ class Messages(Part):
 
 
 def _check_places(limit: int, *, before_id: int | None, after_id: int | None, around_id: int | None) -> None:
-    paging.check_limit(limit, MAX_LIMIT)
+    page_cursors.check_limit(limit, MAX_LIMIT)
     for field, value in (("before_id", before_id), ("after_id", after_id), ("around_id", around_id)):
         if value is not None and value < 0:
             raise InvalidInput(field, "An id is 0 or more.")
@@ -201,4 +203,4 @@ async def _around(conn: Connection, chat_id: ChatId, *, limit: int, around_id: i
 
 
 async def _queue(conn: Connection, chat_id: ChatId) -> tuple[QueuedMessage, ...]:
-    return tuple(map(backlog.queued_of, await conn.fetch(QUEUE, chat_id)))
+    return tuple(map(queue_rows.queued_of, await conn.fetch(QUEUE, chat_id)))

@@ -9,15 +9,16 @@ import msgspec
 
 from rookery.domain.access.rights import Action, Resource, Role, Scope, UserActor
 from rookery.domain.chat.errors import ChatBusy, InvalidInput
-from rookery.store import accesses, audit, disabled_users, links, logins, machine, sessions, tokens, users
-from rookery.store.access_errors import Forbidden, InUse
-from rookery.store.accesses import AccessNotice, AccessPage
-from rookery.store.audit import Event
-from rookery.store.authz import Grant, How, Part, Via, authz
-from rookery.store.links import LinkKind, NewLink
-from rookery.store.sessions import Session
-from rookery.store.tokens import NewToken, Token
-from rookery.store.users import PublicUser, Status, User, UserDraft, UserPage, UserPatch
+from rookery.store import machine
+from rookery.store.authorized.rights import Grant, How, Part, Via, authz
+from rookery.store.people import accesses, audit, disabled_users, logins, one_time_links, sessions, tokens, users
+from rookery.store.people.accesses import AccessNotice, AccessPage
+from rookery.store.people.audit import Event
+from rookery.store.people.errors import Forbidden, InUse
+from rookery.store.people.one_time_links import LinkKind, NewLink
+from rookery.store.people.sessions import Session
+from rookery.store.people.tokens import NewToken, Token
+from rookery.store.people.users import PublicUser, Status, User, UserDraft, UserPage, UserPatch
 
 ROOTS = "SELECT id FROM chats WHERE owner_id = $1 AND parent_chat_id IS NULL ORDER BY created_at, id"
 
@@ -71,7 +72,9 @@ class Users(Part):
         await at.log(_event("user.create", user.id, diff=audit.diff("users", None, user)))
         if password_hash is not None:
             return Invited(user, None)
-        return Invited(user, await links.create_link(at.conn, user.id, kind=LinkKind.INVITE, now=at.now, by=at.by))
+        return Invited(
+            user, await one_time_links.create_link(at.conn, user.id, kind=LinkKind.INVITE, now=at.now, by=at.by)
+        )
 
     @authz(Resource.USER, Action.UPDATE, via=Via.USER, how=How.BUNDLE)
     async def update(self, at: Grant, user_id: UUID, patch: UserPatch) -> User:
@@ -97,7 +100,7 @@ class Users(Part):
         The old password stays until the link is used.
         """
         await users.get_user(at.conn, user_id)
-        link = await links.create_link(at.conn, user_id, kind=LinkKind.RESET, now=at.now, by=at.by)
+        link = await one_time_links.create_link(at.conn, user_id, kind=LinkKind.RESET, now=at.now, by=at.by)
         ended = await logins.end_credentials(at.conn, user_id)
         await at.log(
             Event(

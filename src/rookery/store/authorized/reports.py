@@ -10,13 +10,15 @@ import msgspec
 
 from rookery.domain.access.rights import Action, Resource
 from rookery.domain.chat.messages import ChatId
-from rookery.store import audit, job_runs, overview, replicas, spending, usage
-from rookery.store.audit import EVERY_ENTRY, EntryFilter, EntryPage
-from rookery.store.authz import Grant, Part, Via, authz
-from rookery.store.job_runs import JobRun
-from rookery.store.replicas import ReplicaStatus
-from rookery.store.spending import SpendStatus
-from rookery.store.usage import FamilyCost, Figures, GroupBy
+from rookery.store.authorized.rights import Grant, Part, Via, authz
+from rookery.store.db import job_runs, overview, replicas
+from rookery.store.db.job_runs import JobRun
+from rookery.store.db.replicas import ReplicaStatus
+from rookery.store.models import spending, usage
+from rookery.store.models.spending import SpendStatus
+from rookery.store.models.usage import FamilyCost, Figures, GroupBy
+from rookery.store.people import audit
+from rookery.store.people.audit import EVERY_ENTRY, EntryFilter, EntryPage
 
 
 class UsageReport(msgspec.Struct, frozen=True):

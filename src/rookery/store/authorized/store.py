@@ -8,22 +8,22 @@ import asyncpg
 
 from rookery.domain.access.rights import Actor, Role, UserActor
 from rookery.runtime.clock import Clock
-from rookery.store import authz
-from rookery.store.audit import NO_REQUEST, RequestInfo
+from rookery.store.authorized import rights
 from rookery.store.authorized.approvals import Approvals
+from rookery.store.authorized.chat_changes import Turns
 from rookery.store.authorized.chats import Chats
-from rookery.store.authorized.config import Models, Preferences, ProviderKeys, Providers, Settings
-from rookery.store.authorized.contexts import Contexts
 from rookery.store.authorized.files import Files
 from rookery.store.authorized.mcp_servers import McpServers
 from rookery.store.authorized.messages import Messages
 from rookery.store.authorized.people import Accesses, Sessions, Tokens, Users
 from rookery.store.authorized.reports import Reports
-from rookery.store.authorized.turns import Turns
+from rookery.store.authorized.rights import Context
+from rookery.store.authorized.settings import Models, Preferences, ProviderKeys, Providers, Settings
+from rookery.store.authorized.workspace_context import Contexts
 from rookery.store.authorized.workspaces import Templates, Workspaces
-from rookery.store.authz import Context
 from rookery.store.machine import Machine, Publisher
-from rookery.store.providers import Sealer
+from rookery.store.models.providers import Sealer
+from rookery.store.people.audit import NO_REQUEST, RequestInfo
 
 
 class ActorStore:
@@ -122,4 +122,4 @@ class Store:
         """Raise `Unauthenticated` unless the session or API token still counts, with the role that the actor has."""
         async with self._pool.acquire() as conn:
             is_admin = actor.role is Role.ADMIN
-            await authz.require_credential(conn, credential_id, user_id=actor.id, is_admin=is_admin)
+            await rights.require_credential(conn, credential_id, user_id=actor.id, is_admin=is_admin)

@@ -16,27 +16,20 @@ import msgspec
 from rookery.domain.access.rights import Action, Resource, SystemActor, role_of
 from rookery.domain.chat.errors import ChatNotFound
 from rookery.domain.chat.messages import ChatId
-from rookery.store import (
-    audit,
-    idempotency,
-    templates,
-    users,
-    workspace_context,
-    workspace_operations,
-    workspace_requests,
-    workspaces,
-)
-from rookery.store.access_errors import Forbidden
-from rookery.store.audit import Event
-from rookery.store.authorized.turns import Replayed
-from rookery.store.authz import Grant, How, Part, Via, authz
-from rookery.store.hints import ConfigHint, WatchKind
-from rookery.store.templates import Push, Revision, Signals, Template, TemplateNotFound, TemplatePatch
-from rookery.store.users import PublicUser
-from rookery.store.workspace_operations import Operation, OperationLog, Reason
-from rookery.store.workspace_requests import Draft, Requested, StartPlan
-from rookery.store.workspace_settings import read_workspace_settings
-from rookery.store.workspaces import Workspace
+from rookery.store.authorized.chat_changes import Replayed
+from rookery.store.authorized.rights import Grant, How, Part, Via, authz
+from rookery.store.db import idempotency
+from rookery.store.db.hints import ConfigHint, WatchKind
+from rookery.store.people import audit, users
+from rookery.store.people.audit import Event
+from rookery.store.people.errors import Forbidden
+from rookery.store.people.users import PublicUser
+from rookery.store.settings.workspaces import read_workspace_settings
+from rookery.store.workspaces import context, operations, requests, templates, workspaces
+from rookery.store.workspaces.operations import Operation, OperationLog, Reason
+from rookery.store.workspaces.requests import Draft, Requested, StartPlan
+from rookery.store.workspaces.templates import Push, Revision, Signals, Template, TemplateNotFound, TemplatePatch
+from rookery.store.workspaces.workspaces import Workspace
 
 # From the workspace, the template as it is now (None when it is gone), and the revision it was last started with.
 Planner: TypeAlias = Callable[[Workspace, Template | None, Revision | None], StartPlan]
@@ -164,7 +157,7 @@ class Workspaces(Part):
             raise Forbidden("A workspace is made by its owner.")
         if request is not None and (answer := await idempotency.find_answer(at.conn, request, now=at.now)) is not None:
             return Replayed(answer)
-        made = await workspace_requests.create(at.conn, draft, reason=reason, now=at.now)
+        made = await requests.create(at.conn, draft, reason=reason, now=at.now)
         if chat_id is not None:
             await _bind(at, chat_id, draft.id)
         await _tell(at, made)
@@ -190,21 +183,19 @@ class Workspaces(Part):
     async def start(self, at: Grant, workspace_id: UUID, plan: Planner, *, reason: Reason = Reason.USER) -> Requested:
         """Start it, join the start that is under way, or find that it runs."""
         assert at.owner_id is not None
-        found = await workspace_requests.find_startable(at.conn, workspace_id, at.owner_id)
+        found = await requests.find_startable(at.conn, workspace_id, at.owner_id)
         if found is not None:
             return found
         workspace = await workspaces.get_workspace(at.conn, workspace_id)
         template = await templates.find_template(at.conn, workspace.template or "")
         recorded = await templates.find_revision(at.conn, workspace.template or "", workspace.template_revision or "")
-        made = await workspace_requests.start(
-            at.conn, workspace, plan(workspace, template, recorded), reason=reason, now=at.now
-        )
+        made = await requests.start(at.conn, workspace, plan(workspace, template, recorded), reason=reason, now=at.now)
         await _tell(at, made)
         return made
 
     @authz(Resource.WORKSPACE, Action.INTERRUPT, via=Via.WORKSPACE, how=How.WRITE)
     async def stop(self, at: Grant, workspace_id: UUID, *, reason: Reason = Reason.USER) -> Requested:
-        made = await workspace_requests.stop(at.conn, workspace_id, reason=reason)
+        made = await requests.stop(at.conn, workspace_id, reason=reason)
         await _tell(at, made)
         await _log_foreign(at, made, "workspace.stop")
         return made
@@ -213,7 +204,7 @@ class Workspaces(Part):
     async def delete(
         self, at: Grant, workspace_id: UUID, *, force: bool = False, reason: Reason = Reason.USER
     ) -> Requested:
-        made = await workspace_requests.delete(at.conn, workspace_id, reason=reason, force=force)
+        made = await requests.delete(at.conn, workspace_id, reason=reason, force=force)
         await _tell(at, made)
         if made.is_new:
             await at.log(_event("workspace.delete", workspace_id, name=made.workspace.name))
@@ -221,11 +212,11 @@ class Workspaces(Part):
 
     @authz(Resource.OPERATION, Action.READ, via=Via.OPERATION)
     async def get_operation(self, at: Grant, operation_id: UUID) -> Operation:
-        return await workspace_operations.get_operation(at.conn, operation_id)
+        return await operations.get_operation(at.conn, operation_id)
 
     @authz(Resource.OPERATION, Action.READ, via=Via.OPERATION)
     async def read_log(self, at: Grant, operation_id: UUID) -> OperationLog:
-        return await workspace_operations.read_log(at.conn, operation_id)
+        return await operations.read_log(at.conn, operation_id)
 
 
 def _is_usable(at: Grant, template: Template) -> bool:
@@ -240,7 +231,7 @@ async def _view(at: Grant, workspace: Workspace) -> WorkspaceView:
         workspace,
         names.get(workspace.owner_id),
         tuple(await workspaces.list_chat_ids(at.conn, workspace.id)),
-        await workspace_operations.find_open(at.conn, workspace.id),
+        await operations.find_open(at.conn, workspace.id),
     )
 
 
@@ -249,15 +240,15 @@ async def _bind(at: Grant, chat_id: ChatId, workspace_id: UUID) -> None:
     version = await at.conn.fetchval(CHAT_OF_OWNER, chat_id, at.user_id)
     if version is None:
         raise ChatNotFound(chat_id)
-    if (await workspace_context.read_pin(at.conn, chat_id)).workspace_id == workspace_id:
+    if (await context.read_pin(at.conn, chat_id)).workspace_id == workspace_id:
         return
-    await workspace_context.bind(at.conn, chat_id, workspace_id)
+    await context.bind(at.conn, chat_id, workspace_id)
     at.owner_id, at.snapshot_version = at.user_id, version
     at.tell_watchers(chat_id, WatchKind.METADATA)
 
 
 async def _tell(at: Grant, made: Requested) -> None:
-    at.tell(*await workspace_requests.hints_of(at.conn, made))
+    at.tell(*await requests.hints_of(at.conn, made))
 
 
 async def _log_template(at: Grant, action: str, name: str, **said: Mapping[str, object]) -> None:

@@ -5,7 +5,6 @@
 
 from rookery.store.machine.approvals import Question, answer_approvals, ask_approvals
 from rookery.store.machine.archive import delete_family, set_archived, set_family_archived
-from rookery.store.machine.backlog import MAX_QUEUE
 from rookery.store.machine.bundle import Bundle, Tx
 from rookery.store.machine.capacity import Limits, Pool, PoolCounts, Slot, admit, count_pools, is_queued_for_capacity
 from rookery.store.machine.commit import (
@@ -59,6 +58,7 @@ from rookery.store.machine.queue import (
     promote_queued_message,
     reorder_queue,
 )
+from rookery.store.machine.queue_rows import MAX_QUEUE
 from rookery.store.machine.repair import reconcile_invalid_state
 from rookery.store.machine.send import Sent, find_sent, send_message
 

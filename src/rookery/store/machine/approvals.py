@@ -17,7 +17,7 @@ from rookery.domain.chat.errors import TransitionNotAllowed
 from rookery.domain.chat.messages import ChatId, Message
 from rookery.domain.chat.tool_calls import CloseReason, OpenCall
 from rookery.domain.chat.transitions import Transition
-from rookery.store.machine import calls, rows, turn
+from rookery.store.machine import message_rows, open_calls, settlement
 from rookery.store.machine.bundle import Tx, transition
 
 _ASK = """
@@ -47,7 +47,7 @@ class Question(msgspec.Struct, frozen=True):
 async def ask_approvals(tx: Tx, questions: Sequence[Question], *, timeout_seconds: float | None = None) -> None:
     """Park the chat until a person has answered about these open calls. Without a timeout it waits for as long."""
     tx.require(Transition.ASK_APPROVALS)
-    opened = set(await calls.turn_calls(tx))
+    opened = set(await open_calls.turn_calls(tx))
     if not questions or any(question.call not in opened for question in questions):
         raise TransitionNotAllowed(
             Transition.ASK_APPROVALS, tx.state, "No open tool call is to be asked about.", cause="no_open_calls"
@@ -59,7 +59,7 @@ async def ask_approvals(tx: Tx, questions: Sequence[Question], *, timeout_second
         Transition.ASK_APPROVALS,
         "status = 'requires_action', awaits_approval = true,"
         " requires_action_deadline_at = clock_timestamp() + make_interval(secs => $2),"
-        f" {turn.DROP_COMPACTION}, {turn.TOUCH}",
+        f" {settlement.DROP_COMPACTION}, {settlement.TOUCH}",
         timeout_seconds,
     )
 
@@ -79,7 +79,7 @@ async def answer_approvals(tx: Tx, answers: Sequence[Answer], *, answered_by: UU
             "This chat asks nothing: it waits for tool results of its client.",
             cause="no_questions",
         )
-    asked = {call.tool_call_id: call for call in await calls.asked_calls(tx)}
+    asked = {call.tool_call_id: call for call in await open_calls.asked_calls(tx)}
     approvals.check_answers(tuple(asked), answers)
     denied, approved = [], []
     for answer in answers:
@@ -88,11 +88,11 @@ async def answer_approvals(tx: Tx, answers: Sequence[Answer], *, answered_by: UU
             approved.append(tool_calls.replay_token(tx.chat.id, call.message_id, call.tool_call_id))
             continue
         note = approvals.denied_by_user(answer.reason)
-        denied += rows.closures(tx, [call], CloseReason.DENIED_BY_USER, note=note, created_by=answered_by)
+        denied += message_rows.closures(tx, [call], CloseReason.DENIED_BY_USER, note=note, created_by=answered_by)
     if approved:
         await tx.conn.execute(_APPROVE, tx.chat.id, approved, answered_by)
-    inserted = await rows.insert(tx, denied) if denied else []
+    inserted = await message_rows.insert(tx, denied) if denied else []
     await tx.settle(
-        Transition.ANSWER_APPROVALS, f"{turn.RUN}, history_version = snapshot_version, generation_attempt = 0"
+        Transition.ANSWER_APPROVALS, f"{settlement.RUN}, history_version = snapshot_version, generation_attempt = 0"
     )
     return inserted

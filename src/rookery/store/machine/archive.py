@@ -11,7 +11,7 @@ from rookery.domain.chat.chat import Chat
 from rookery.domain.chat.errors import ChatBusy, ChatNotRoot, InvalidState, TransitionNotAllowed
 from rookery.domain.chat.states import State
 from rookery.domain.chat.transitions import Transition
-from rookery.store import pins, shares
+from rookery.store.chats import pins, shares
 from rookery.store.machine.bundle import Bundle, Tx, transition
 
 _LIST_MEMBERS = "SELECT id FROM chats WHERE root_chat_id = $1 ORDER BY created_at, id"

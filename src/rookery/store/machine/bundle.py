@@ -25,7 +25,7 @@ from rookery.domain.chat.errors import (
 from rookery.domain.chat.states import State, Status
 from rookery.domain.chat.transitions import ALLOWED_WHEN_INVALID, TABLE, Transition, is_legal
 from rookery.runtime.clock import Clock
-from rookery.store.hints import ChatHint, Hint, OwnershipHint, WatchHint, WatchKind
+from rookery.store.db.hints import ChatHint, Hint, OwnershipHint, WatchHint, WatchKind
 
 T = TypeVar("T")
 E = TypeVar("E", bound=BaseException)

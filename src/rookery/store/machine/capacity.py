@@ -18,9 +18,9 @@ from rookery.domain.chat.chat import Chat
 from rookery.domain.chat.fair_share import Claim, Use, WaitingChat
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import Status
+from rookery.store.db.pool import Connection
 from rookery.store.machine.bundle import Tx
 from rookery.store.machine.ownership import OWNERS
-from rookery.store.pool import Connection
 
 LOCK_CLASS = 0x524B4350  # "RKCP"; the two-integer space of advisory locks
 

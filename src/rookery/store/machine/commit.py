@@ -16,10 +16,10 @@ from rookery.domain.chat.messages import Message, NewMessage, Role
 from rookery.domain.chat.states import State
 from rookery.domain.chat.tool_calls import CloseReason
 from rookery.domain.chat.transitions import Transition
-from rookery.store.machine import backlog, rows, turn
+from rookery.store.machine import message_rows, queue_rows, settlement
 from rookery.store.machine.bundle import Tx, transition
 
-# One chat as a range, ordered by it: see store/messages.py. System notices neither ask nor answer.
+# One chat as a range, ordered by it: see store/chats/messages.py. System notices neither ask nor answer.
 _LAST_LIVE_ROLE = """
     SELECT role
       FROM chat_messages
@@ -52,7 +52,7 @@ _HAS_COMPACTABLE = """
 # Ownership is dropped so that a hint goes out and any worker may take the chat.
 _FRESH_EPOCH = (
     "status = 'running', last_error = NULL, worker_id = NULL, runner_id = NULL,"
-    f" history_version = snapshot_version, generation_attempt = 0, {turn.TOUCH}"
+    f" history_version = snapshot_version, generation_attempt = 0, {settlement.TOUCH}"
 )
 
 
@@ -96,18 +96,22 @@ async def commit_step(
     tx.require(Transition.COMMIT_STEP)
     if not messages:
         raise InvalidInput("messages", "A step without messages is not committed.")
-    consumed = f", {turn.DROP_COMPACTION}" if consume_compaction else ""
+    consumed = f", {settlement.DROP_COMPACTION}" if consume_compaction else ""
     if len(messages) == 1 and not tx.chat.queue_len and not keep_model:
-        row = rows.row_of(messages[0])
-        return StepCommitted([await turn.insert_settling(tx, Transition.COMMIT_STEP, row, turn.TOUCH + consumed)])
-    inserted = await rows.insert(tx, [rows.row_of(message) for message in messages])
+        row = message_rows.row_of(messages[0])
+        return StepCommitted(
+            [await settlement.insert_settling(tx, Transition.COMMIT_STEP, row, settlement.TOUCH + consumed)]
+        )
+    inserted = await message_rows.insert(tx, [message_rows.row_of(message) for message in messages])
     # A summary that ends the turn leaves steering messages to `finish_turn`, which starts a turn for them: taken here
     # they would rest in the history unheard.
     ends_turn = consume_compaction and tx.chat.compaction_requested_at is not None and not tx.chat.compaction_resume
-    steering = await backlog.pop_steering(tx) if tx.chat.queue_len and not ends_turn else []
-    promoted = await rows.insert(tx, [rows.promoted_row(queued) for queued in steering]) if steering else []
-    model, effort = turn.model_choice(tx, promoted if keep_model else [*inserted, *promoted])
-    await tx.settle(Transition.COMMIT_STEP, f"{turn.TOUCH}, {turn.CHOOSE_MODEL}{consumed}", model, effort)
+    steering = await queue_rows.pop_steering(tx) if tx.chat.queue_len and not ends_turn else []
+    promoted = (
+        await message_rows.insert(tx, [message_rows.promoted_row(queued) for queued in steering]) if steering else []
+    )
+    model, effort = settlement.model_choice(tx, promoted if keep_model else [*inserted, *promoted])
+    await tx.settle(Transition.COMMIT_STEP, f"{settlement.TOUCH}, {settlement.CHOOSE_MODEL}{consumed}", model, effort)
     return StepCommitted(inserted, promoted)
 
 
@@ -116,10 +120,12 @@ async def finish_turn(tx: Tx) -> TurnFinished:
     """End the turn: rest, or go on with the head of the queue."""
     source = tx.require(Transition.FINISH_TURN)
     if source is State.R0:
-        await tx.settle(Transition.FINISH_TURN, f"status = 'waiting', {turn.REST}")
+        await tx.settle(Transition.FINISH_TURN, f"status = 'waiting', {settlement.REST}")
         return TurnFinished()
-    head = await backlog.pop_head(tx)
-    inserted = await turn.start_turn(tx, Transition.FINISH_TURN, rows.promoted_row(head), CloseReason.QUEUED_MESSAGE)
+    head = await queue_rows.pop_head(tx)
+    inserted = await settlement.start_turn(
+        tx, Transition.FINISH_TURN, message_rows.promoted_row(head), CloseReason.QUEUED_MESSAGE
+    )
     return TurnFinished(inserted[:-1], inserted[-1])
 
 
@@ -129,7 +135,7 @@ async def finish_error(tx: Tx, error: LastError) -> None:
     tx.require(Transition.FINISH_ERROR)
     await tx.settle(
         Transition.FINISH_ERROR,
-        f"status = 'error', last_error = $2, {turn.REST}",
+        f"status = 'error', last_error = $2, {settlement.REST}",
         parts.to_jsonb(error),
     )
 

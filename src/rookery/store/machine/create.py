@@ -15,9 +15,9 @@ from rookery.domain.chat.messages import Effort, Message, NewMessage
 from rookery.domain.chat.states import State
 from rookery.domain.chat.tool_calls import CloseReason
 from rookery.domain.chat.transitions import Transition
-from rookery.store import chats as stored_chats
-from rookery.store import labels as stored_labels
-from rookery.store.machine import rows, turn
+from rookery.store.chats import chats as stored_chats
+from rookery.store.chats import labels as stored_labels
+from rookery.store.machine import message_rows, settlement
 from rookery.store.machine.bundle import CHAT_COLUMNS, Bundle
 
 # FOR SHARE makes creation and archiving of a family take turns: a child either commits before the archive lists the
@@ -146,9 +146,9 @@ async def _create(bundle: Bundle, spec: ChatSpec) -> Created:
     record = await bundle.conn.fetchrow(_READ, chat_id)
     assert record is not None
     tx = bundle.enlist(Chat(*record), entered=None)
-    given = [rows.row_of(message) for message in spec.messages]
-    inserted = await rows.insert(tx, rows.answering(tx, given, CloseReason.NEW_USER_MESSAGE))
-    model, effort = turn.model_choice(tx, inserted)
+    given = [message_rows.row_of(message) for message in spec.messages]
+    inserted = await message_rows.insert(tx, message_rows.answering(tx, given, CloseReason.NEW_USER_MESSAGE))
+    model, effort = settlement.model_choice(tx, inserted)
     await tx.settle(Transition.CREATE_CHAT, "last_model_config_id = $2, last_reasoning_effort = $3", model, effort)
     return Created(tx.chat, inserted)
 

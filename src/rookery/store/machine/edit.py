@@ -22,9 +22,10 @@ from rookery.domain.chat.messages import (
 from rookery.domain.chat.parts import Part
 from rookery.domain.chat.tool_calls import CloseReason
 from rookery.domain.chat.transitions import Transition
-from rookery.store.machine import backlog, calls, rows, turn
+from rookery.store.machine import message_rows, queue_rows, settlement
+from rookery.store.machine import open_calls as machine_open_calls
 from rookery.store.machine.bundle import Tx, transition
-from rookery.store.machine.rows import Row
+from rookery.store.machine.message_rows import Row
 
 _TARGET = """
     SELECT role, visibility, model_config_id, reasoning_effort
@@ -84,11 +85,13 @@ async def edit_message(
         reasoning_effort=reasoning_effort or _effort(target["reasoning_effort"]),
         files=parts.file_ids(content),
     )
-    given = [replacement, *(rows.row_of(message) for message in suffix)]
-    open_calls = await calls.turn_calls(tx)
-    inserted = await rows.insert(tx, rows.answering(tx, given, CloseReason.MESSAGE_EDITED, open_before=open_calls))
-    deleted_queue = await backlog.delete_queue(tx) if tx.chat.queue_len else []
-    await turn.settle_running(tx, Transition.EDIT_MESSAGE, inserted)
+    given = [replacement, *(message_rows.row_of(message) for message in suffix)]
+    open_calls = await machine_open_calls.turn_calls(tx)
+    inserted = await message_rows.insert(
+        tx, message_rows.answering(tx, given, CloseReason.MESSAGE_EDITED, open_before=open_calls)
+    )
+    deleted_queue = await queue_rows.delete_queue(tx) if tx.chat.queue_len else []
+    await settlement.settle_running(tx, Transition.EDIT_MESSAGE, inserted)
     return Edited(
         replacement=inserted[len(open_calls)],
         closures=inserted[: len(open_calls)],

@@ -7,11 +7,11 @@ from rookery.domain.chat.chat import Chat
 from rookery.domain.chat.errors import TransitionNotAllowed
 from rookery.domain.chat.fair_share import WaitingChat
 from rookery.domain.chat.transitions import Transition
-from rookery.store.hints import OwnershipHint
+from rookery.store.db.hints import OwnershipHint
+from rookery.store.db.pool import Connection
 from rookery.store.machine.bundle import Tx, transition
 from rookery.store.machine.capacity import Limits, Pool, Slot, list_claims, lock_pool
 from rookery.store.machine.leases import delete_leases
-from rookery.store.pool import Connection
 
 
 async def find_donors(conn: Connection, limits: Limits) -> set[Slot]:

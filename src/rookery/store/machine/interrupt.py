@@ -18,7 +18,7 @@ from rookery.domain.chat.messages import Message, NewMessage
 from rookery.domain.chat.states import State
 from rookery.domain.chat.tool_calls import CloseReason, OpenCall, SubmittedResult
 from rookery.domain.chat.transitions import Transition
-from rookery.store.machine import backlog, calls, rows, turn
+from rookery.store.machine import message_rows, open_calls, queue_rows, settlement
 from rookery.store.machine.bundle import Tx, transition
 
 DYNAMIC_TOOL_TIMEOUT_SECONDS = 300.0
@@ -45,9 +45,11 @@ async def interrupt(tx: Tx, *, note: str | None = None) -> Interrupted:
     """Ask the worker to stop. A chat that waits for a client's tools stops at once; `note` says why to the model."""
     source = tx.require(Transition.INTERRUPT)
     if source in (State.R0, State.R1):
-        await tx.settle(Transition.INTERRUPT, f"status = 'interrupting', {turn.DROP_COMPACTION}, {turn.TOUCH}")
+        await tx.settle(
+            Transition.INTERRUPT, f"status = 'interrupting', {settlement.DROP_COMPACTION}, {settlement.TOUCH}"
+        )
         return Interrupted()
-    closed = rows.closures(tx, await calls.turn_calls(tx), CloseReason.INTERRUPTED_BY_USER, note=note)
+    closed = message_rows.closures(tx, await open_calls.turn_calls(tx), CloseReason.INTERRUPTED_BY_USER, note=note)
     return await _stop(tx, Transition.INTERRUPT, closed)
 
 
@@ -55,36 +57,39 @@ async def interrupt(tx: Tx, *, note: str | None = None) -> Interrupted:
 async def finish_interruption(tx: Tx, partials: Sequence[NewMessage] = ()) -> Interrupted:
     """Save what was said, answer what is still open, and go on with the queue or rest."""
     tx.require(Transition.FINISH_INTERRUPTION)
-    saved = await rows.insert(tx, [rows.row_of(message) for message in partials]) if partials else []
-    model, _ = turn.model_choice(tx, saved)
-    closed = rows.closures(tx, await calls.turn_calls(tx), CloseReason.INTERRUPTED, model_config_id=model)
+    saved = await message_rows.insert(tx, [message_rows.row_of(message) for message in partials]) if partials else []
+    model, _ = settlement.model_choice(tx, saved)
+    closed = message_rows.closures(tx, await open_calls.turn_calls(tx), CloseReason.INTERRUPTED, model_config_id=model)
     return await _stop(tx, Transition.FINISH_INTERRUPTION, closed, saved=saved)
 
 
-async def _stop(tx: Tx, by: Transition, closed: list[rows.Row], *, saved: Sequence[Message] = ()) -> Interrupted:
+async def _stop(
+    tx: Tx, by: Transition, closed: list[message_rows.Row], *, saved: Sequence[Message] = ()
+) -> Interrupted:
     """End the turn after what was saved and its closures: the queue head runs next, or the chat rests.
 
     The queue of an owner whose account is disabled stays as it is; the chat rests on an error that says so.
     """
     if tx.chat.queue_len and not await tx.conn.fetchval(_OWNER_IS_ACTIVE, tx.chat.id):
-        inserted = [*saved, *(await rows.insert(tx, closed) if closed else [])]
+        inserted = [*saved, *(await message_rows.insert(tx, closed) if closed else [])]
         await tx.settle(
             by,
-            f"status = 'error', last_error = $4, requires_action_deadline_at = NULL, {turn.REST}, {turn.CHOOSE_MODEL}",
-            *turn.model_choice(tx, inserted),
+            f"status = 'error', last_error = $4, requires_action_deadline_at = NULL, {settlement.REST},"
+            f" {settlement.CHOOSE_MODEL}",
+            *settlement.model_choice(tx, inserted),
             parts.to_jsonb(OWNER_DISABLED),
         )
         return Interrupted(inserted)
-    head = await backlog.pop_head(tx) if tx.chat.queue_len else None
-    pending = [*closed, *([rows.promoted_row(head)] if head else [])]
-    inserted = [*saved, *(await rows.insert(tx, pending) if pending else [])]
+    head = await queue_rows.pop_head(tx) if tx.chat.queue_len else None
+    pending = [*closed, *([message_rows.promoted_row(head)] if head else [])]
+    inserted = [*saved, *(await message_rows.insert(tx, pending) if pending else [])]
     if head is not None:
-        await turn.settle_running(tx, by, inserted)
+        await settlement.settle_running(tx, by, inserted)
         return Interrupted(inserted, inserted[-1])
     await tx.settle(
         by,
-        f"status = 'waiting', requires_action_deadline_at = NULL, {turn.REST}, {turn.CHOOSE_MODEL}",
-        *turn.model_choice(tx, inserted),
+        f"status = 'waiting', requires_action_deadline_at = NULL, {settlement.REST}, {settlement.CHOOSE_MODEL}",
+        *settlement.model_choice(tx, inserted),
     )
     return Interrupted(inserted)
 
@@ -97,7 +102,7 @@ async def enter_requires_action(tx: Tx, *, timeout_seconds: float = DYNAMIC_TOOL
     await tx.settle(
         Transition.ENTER_REQUIRES_ACTION,
         "status = 'requires_action', requires_action_deadline_at = clock_timestamp() + make_interval(secs => $2),"
-        f" {turn.DROP_COMPACTION}, {turn.TOUCH}",
+        f" {settlement.DROP_COMPACTION}, {settlement.TOUCH}",
         timeout_seconds,
     )
     deadline = tx.chat.requires_action_deadline_at
@@ -126,7 +131,7 @@ async def complete_requires_action(
             "This chat waits for a person to approve tool calls, not for results. Answer that first.",
             cause="awaits_approval",
         )
-    pending = await calls.dynamic_calls(tx)
+    pending = await open_calls.dynamic_calls(tx)
     tool_calls.check_results(pending, results)
     answers = tool_calls.result_rows(
         pending,
@@ -135,11 +140,13 @@ async def complete_requires_action(
         model_config_id=model_config_id or tx.chat.last_model_config_id,
         at=tx.clock.now(),
     )
-    given = [rows.row_of(message) for message in (*answers, *suffix)]
-    if any(rows.starts_turn(row) for row in given):
-        given = rows.answering(tx, given, CloseReason.NEW_USER_MESSAGE, open_before=await calls.turn_calls(tx))
-    inserted = await rows.insert(tx, given)
-    await turn.settle_running(tx, Transition.COMPLETE_REQUIRES_ACTION, inserted)
+    given = [message_rows.row_of(message) for message in (*answers, *suffix)]
+    if any(message_rows.starts_turn(row) for row in given):
+        given = message_rows.answering(
+            tx, given, CloseReason.NEW_USER_MESSAGE, open_before=await open_calls.turn_calls(tx)
+        )
+    inserted = await message_rows.insert(tx, given)
+    await settlement.settle_running(tx, Transition.COMPLETE_REQUIRES_ACTION, inserted)
     return inserted
 
 
@@ -162,13 +169,13 @@ async def cancel_requires_action(tx: Tx) -> list[Message]:
     reason = CloseReason.ACTION_TIMED_OUT if is_passed else CloseReason.ACTION_DEADLINE_MISSING
     if tx.chat.awaits_approval:
         reason = CloseReason.APPROVAL_TIMED_OUT
-    inserted = await rows.insert(tx, rows.closures(tx, pending, reason))
-    await turn.settle_running(tx, Transition.CANCEL_REQUIRES_ACTION, inserted)
+    inserted = await message_rows.insert(tx, message_rows.closures(tx, pending, reason))
+    await settlement.settle_running(tx, Transition.CANCEL_REQUIRES_ACTION, inserted)
     return inserted
 
 
 async def _pending(tx: Tx, by: Transition) -> tuple[OpenCall, ...]:
-    pending = await (calls.asked_calls(tx) if tx.chat.awaits_approval else calls.dynamic_calls(tx))
+    pending = await (open_calls.asked_calls(tx) if tx.chat.awaits_approval else open_calls.dynamic_calls(tx))
     if not pending:
         raise TransitionNotAllowed(by, tx.state, "No tool call is being waited for.", cause="no_open_calls")
     return pending

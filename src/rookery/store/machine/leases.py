@@ -14,11 +14,11 @@ import msgspec
 from rookery.domain.chat.chat import Chat
 from rookery.domain.chat.errors import ChatNotFound
 from rookery.domain.chat.messages import ChatId
-from rookery.store.hints import ChatHint, OwnershipHint
+from rookery.store.db.hints import ChatHint, OwnershipHint
+from rookery.store.db.pool import Connection
 from rookery.store.machine.bundle import Bundle, Tx
 from rookery.store.machine.lock import Machine
 from rookery.store.machine.ownership import LeaseKey, abandon
-from rookery.store.pool import Connection
 
 # The fields of `ChatState`, in its order.
 STATES = """

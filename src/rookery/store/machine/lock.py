@@ -24,8 +24,8 @@ from rookery.domain.chat.states import Status
 from rookery.domain.chat.transitions import Transition, is_legal
 from rookery.runtime.clock import Clock, SystemClock
 from rookery.runtime.waits import Unbroken, Within
-from rookery.store.errors import CommitOutcomeUnknown, DatabaseUnavailable, LockTimeout
-from rookery.store.hints import Hint
+from rookery.store.db.errors import CommitOutcomeUnknown, DatabaseUnavailable, LockTimeout
+from rookery.store.db.hints import Hint
 from rookery.store.machine.bundle import PEEK_CHAT, READ_CHAT, Bundle, Connection, Tx
 from rookery.telemetry import log
 

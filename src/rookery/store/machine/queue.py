@@ -19,7 +19,7 @@ from rookery.domain.chat.parts import Part
 from rookery.domain.chat.states import State, Status
 from rookery.domain.chat.tool_calls import CloseReason
 from rookery.domain.chat.transitions import Transition
-from rookery.store.machine import backlog, files, rows, turn
+from rookery.store.machine import files, message_rows, queue_rows, settlement
 from rookery.store.machine.bundle import Tx, transition
 
 _EDIT = f"""
@@ -29,7 +29,7 @@ _EDIT = f"""
            model_config_id = coalesce($5, model_config_id),
            reasoning_effort = CASE WHEN $6 THEN $7 ELSE reasoning_effort END
      WHERE chat_id = $1 AND id = $2
-    RETURNING {backlog.QUEUE_COLUMNS}
+    RETURNING {queue_rows.QUEUE_COLUMNS}
 """
 
 _REORDER = """
@@ -44,7 +44,7 @@ _MOVE_TO_HEAD = f"""
     UPDATE chat_queued_messages
        SET position = (SELECT min(q.position) - 1 FROM chat_queued_messages q WHERE q.chat_id = $1)
      WHERE chat_id = $1 AND id = $2
-    RETURNING {backlog.QUEUE_COLUMNS}
+    RETURNING {queue_rows.QUEUE_COLUMNS}
 """
 
 
@@ -59,7 +59,7 @@ class Promoted(msgspec.Struct, frozen=True):
 @transition
 async def delete_queued_message(tx: Tx, queued_id: QueuedMessageId) -> QueuedMessage:
     tx.require(Transition.DELETE_QUEUED_MESSAGE)
-    deleted = await backlog.delete_queued(tx, queued_id)
+    deleted = await queue_rows.delete_queued(tx, queued_id)
     await tx.reload(Transition.DELETE_QUEUED_MESSAGE)
     return deleted
 
@@ -67,7 +67,7 @@ async def delete_queued_message(tx: Tx, queued_id: QueuedMessageId) -> QueuedMes
 @transition
 async def clear_queue(tx: Tx) -> list[QueuedMessage]:
     tx.require(Transition.CLEAR_QUEUE)
-    deleted = await backlog.delete_queue(tx)
+    deleted = await queue_rows.delete_queue(tx)
     await tx.reload(Transition.CLEAR_QUEUE)
     return deleted
 
@@ -83,7 +83,7 @@ async def edit_queued_message(
 ) -> QueuedMessage:
     """Replace the content, and model and effort where given, in place; None is no effort. Files are linked at once."""
     tx.require(Transition.EDIT_QUEUED_MESSAGE)
-    backlog.require_id(queued_id)
+    queue_rows.require_id(queued_id)
     if named := parts.file_ids(content):
         await files.link_files(tx, named)
     is_given = not isinstance(reasoning_effort, UnsetType)
@@ -100,20 +100,20 @@ async def edit_queued_message(
     if record is None:
         raise QueuedMessageNotFound(queued_id)
     await tx.reload(Transition.EDIT_QUEUED_MESSAGE)
-    return backlog.queued_of(record)
+    return queue_rows.queued_of(record)
 
 
 @transition
 async def reorder_queue(tx: Tx, queued_ids: Sequence[QueuedMessageId]) -> list[QueuedMessage]:
     """Give the queue a new order, which must name exactly the rows that are in it now."""
     tx.require(Transition.REORDER_QUEUE)
-    queue = await backlog.list_queue(tx)
+    queue = await queue_rows.list_queue(tx)
     current = [row.id for row in queue]
     if sorted(current) != sorted(queued_ids):
         raise QueueChanged(queue)
     if current != list(queued_ids):
         await tx.conn.execute(_REORDER, tx.chat.id, list(queued_ids))
-        queue = await backlog.list_queue(tx)
+        queue = await queue_rows.list_queue(tx)
     await tx.reload(Transition.REORDER_QUEUE)
     return queue
 
@@ -123,21 +123,21 @@ async def promote_queued_message(tx: Tx, queued_id: QueuedMessageId) -> Promoted
     """Let a queued message be the next one: at once when nothing runs, else by interrupting what does."""
     source = tx.require(Transition.PROMOTE_QUEUED_MESSAGE)
     if source in (State.E1, State.A1):
-        queued = await backlog.delete_queued(tx, queued_id)
+        queued = await queue_rows.delete_queued(tx, queued_id)
         by, reason = Transition.PROMOTE_QUEUED_MESSAGE, CloseReason.QUEUED_MESSAGE
-        return Promoted(queued, await turn.start_turn(tx, by, rows.promoted_row(queued), reason))
+        return Promoted(queued, await settlement.start_turn(tx, by, message_rows.promoted_row(queued), reason))
     queued, reordered = await _move_to_head(tx, queued_id)
-    interrupt = f"status = 'interrupting', {turn.DROP_COMPACTION}, " if tx.chat.status == Status.RUNNING else ""
-    await tx.settle(Transition.PROMOTE_QUEUED_MESSAGE, interrupt + turn.TOUCH)
+    interrupt = f"status = 'interrupting', {settlement.DROP_COMPACTION}, " if tx.chat.status == Status.RUNNING else ""
+    await tx.settle(Transition.PROMOTE_QUEUED_MESSAGE, interrupt + settlement.TOUCH)
     return Promoted(queued, reordered=reordered)
 
 
 async def _move_to_head(tx: Tx, queued_id: QueuedMessageId) -> tuple[QueuedMessage, bool]:
-    backlog.require_id(queued_id)
-    queue = await backlog.list_queue(tx)
+    queue_rows.require_id(queued_id)
+    queue = await queue_rows.list_queue(tx)
     if queue and queue[0].id == queued_id:
         return queue[0], False
     record = await tx.conn.fetchrow(_MOVE_TO_HEAD, tx.chat.id, queued_id)
     if record is None:
         raise QueuedMessageNotFound(queued_id)
-    return backlog.queued_of(record), True
+    return queue_rows.queued_of(record), True

@@ -7,7 +7,7 @@ from rookery.domain.chat.chat import LastError
 from rookery.domain.chat.messages import Message
 from rookery.domain.chat.tool_calls import CloseReason
 from rookery.domain.chat.transitions import Transition
-from rookery.store.machine import calls, rows, turn
+from rookery.store.machine import message_rows, open_calls, settlement
 from rookery.store.machine.bundle import Tx, transition
 
 REPAIRED = LastError(
@@ -21,12 +21,12 @@ REPAIRED = LastError(
 async def reconcile_invalid_state(tx: Tx, error: LastError = REPAIRED) -> list[Message]:
     """Put an INVALID chat into `error`, unarchived, its queue intact, its client calls answered."""
     tx.require(Transition.RECONCILE_INVALID_STATE)
-    closed = rows.closures(tx, await calls.dynamic_calls(tx), CloseReason.INVALID_STATE)
-    inserted = await rows.insert(tx, closed) if closed else []
+    closed = message_rows.closures(tx, await open_calls.dynamic_calls(tx), CloseReason.INVALID_STATE)
+    inserted = await message_rows.insert(tx, closed) if closed else []
     await tx.settle(
         Transition.RECONCILE_INVALID_STATE,
         "status = 'error', last_error = $2, archived = false, archived_at = NULL, requires_action_deadline_at = NULL,"
-        f" {turn.DROP_COMPACTION}, {turn.TOUCH}",
+        f" {settlement.DROP_COMPACTION}, {settlement.TOUCH}",
         parts.to_jsonb(error),
     )
     return inserted

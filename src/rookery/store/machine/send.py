@@ -10,12 +10,12 @@ from rookery.domain.chat.messages import ChatId, Message, MessageId, NewQueuedMe
 from rookery.domain.chat.states import State, Status
 from rookery.domain.chat.tool_calls import CloseReason
 from rookery.domain.chat.transitions import BusyBehavior, Transition
-from rookery.store.machine import backlog, rows, turn
+from rookery.store.db.pool import Connection
+from rookery.store.machine import message_rows, queue_rows, settlement
 from rookery.store.machine.bundle import Tx, transition
-from rookery.store.pool import Connection
 
 _FIND_MESSAGE = "SELECT id FROM chat_messages WHERE chat_id = $1 AND client_id = $2"
-_FIND_QUEUED = f"SELECT {backlog.QUEUE_COLUMNS} FROM chat_queued_messages WHERE chat_id = $1 AND client_id = $2"
+_FIND_QUEUED = f"SELECT {queue_rows.QUEUE_COLUMNS} FROM chat_queued_messages WHERE chat_id = $1 AND client_id = $2"
 
 
 class Sent(msgspec.Struct, frozen=True):
@@ -57,30 +57,32 @@ async def find_sent(conn: Connection, chat_id: ChatId, *, client_id: str) -> Sen
     if (message_id := await conn.fetchval(_FIND_MESSAGE, chat_id, client_id)) is not None:
         return Sent(repeats=message_id)
     if (record := await conn.fetchrow(_FIND_QUEUED, chat_id, client_id)) is not None:
-        return Sent(queued=backlog.queued_of(record))
+        return Sent(queued=queue_rows.queued_of(record))
     return None
 
 
 async def _insert(tx: Tx, message: NewQueuedMessage, by: Transition, reason: CloseReason) -> Sent:
-    return Sent(await turn.start_turn(tx, by, rows.user_row(message), reason))
+    return Sent(await settlement.start_turn(tx, by, message_rows.user_row(message), reason))
 
 
 async def _resume_backlog(tx: Tx, message: NewQueuedMessage, busy: BusyBehavior) -> Sent:
     # Pop before append: a full queue in error still takes the message that will drain it.
-    head = await backlog.pop_head(tx)
-    queued = await backlog.append(tx, message, steer=busy is BusyBehavior.STEER)
-    inserted = await turn.start_turn(tx, busy.transition, rows.promoted_row(head), CloseReason.QUEUED_MESSAGE)
+    head = await queue_rows.pop_head(tx)
+    queued = await queue_rows.append(tx, message, steer=busy is BusyBehavior.STEER)
+    inserted = await settlement.start_turn(
+        tx, busy.transition, message_rows.promoted_row(head), CloseReason.QUEUED_MESSAGE
+    )
     return Sent(inserted, queued)
 
 
 async def _enqueue(tx: Tx, message: NewQueuedMessage, busy: BusyBehavior) -> Sent:
-    backlog.require_room(tx)
+    queue_rows.require_room(tx)
     if busy is BusyBehavior.INTERRUPT:
-        queued = await backlog.prepend(tx, message)
+        queued = await queue_rows.prepend(tx, message)
     else:
-        queued = await backlog.append(tx, message, steer=busy is BusyBehavior.STEER)
+        queued = await queue_rows.append(tx, message, steer=busy is BusyBehavior.STEER)
     if busy is BusyBehavior.INTERRUPT and tx.chat.status == Status.RUNNING:
-        await tx.settle(busy.transition, f"status = 'interrupting', {turn.DROP_COMPACTION}, {turn.TOUCH}")
+        await tx.settle(busy.transition, f"status = 'interrupting', {settlement.DROP_COMPACTION}, {settlement.TOUCH}")
     else:
-        await tx.settle(busy.transition, turn.TOUCH)
+        await tx.settle(busy.transition, settlement.TOUCH)
     return Sent(queued=queued)

@@ -19,8 +19,8 @@ import asyncpg
 from yarl import URL
 
 from rookery.runtime.clock import Clock
-from rookery.store import replicas
-from rookery.store.replicas import ReplicaState
+from rookery.store.db import replicas
+from rookery.store.db.replicas import ReplicaState
 from rookery.stream.relay import tokens
 from rookery.stream.relay.link import NoAddress, check_url
 from rookery.stream.relay.tokens import TokenCheck, TokenRefused

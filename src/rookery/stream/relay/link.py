@@ -22,8 +22,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketExce
 
 from rookery import __version__
 from rookery.runtime.clock import Clock
-from rookery.store.errors import StoreError
-from rookery.store.replicas import Replica
+from rookery.store.db.errors import StoreError
+from rookery.store.db.replicas import Replica
 from rookery.stream.listening import INTERNAL_MAX_BYTES, PING_SECONDS
 from rookery.stream.relay import frames, tokens
 from rookery.stream.relay.frames import Drop, End, FromViewer, Hello, Parts, Select

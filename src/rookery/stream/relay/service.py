@@ -16,8 +16,8 @@ from uuid import UUID
 import asyncpg
 
 from rookery.runtime.clock import Clock
-from rookery.store import replicas
-from rookery.store.replicas import Replica
+from rookery.store.db import replicas
+from rookery.store.db.replicas import Replica
 from rookery.stream.follow import PartSource
 from rookery.stream.listening import INTERNAL_MAX_BYTES, remove_dead_sockets, serving, unix_socket
 from rookery.stream.relay.agents import FindAgent, OnCutOff

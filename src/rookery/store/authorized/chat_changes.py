@@ -1,0 +1,482 @@
+"""What moves a chat: creating, sending, editing, stopping, retrying, compacting, tool results, and the queue.
+
+Each method checks the right and runs its transition in one transaction, the lock being taken after the check, or with
+it: somebody without the right never makes a chat wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
+from uuid import UUID
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from rookery.domain.access.rights import Action, OwnerActor, Relation, Resource
+from rookery.domain.chat import parts
+from rookery.domain.chat.chat import Chat
+from rookery.domain.chat.errors import ChatNotFound, InvalidInput, QueueChanged, QueuedMessageNotFound
+from rookery.domain.chat.messages import (
+    ChatId,
+    Effort,
+    Message,
+    MessageId,
+    NewMessage,
+    NewQueuedMessage,
+    QueuedMessage,
+    QueuedMessageId,
+    is_id,
+)
+from rookery.domain.chat.parts import Part as ContentPart
+from rookery.domain.chat.states import State
+from rookery.domain.chat.tool_calls import SubmittedResult
+from rookery.domain.chat.transitions import BusyBehavior
+from rookery.store import machine
+from rookery.store.authorized import file_copies
+from rookery.store.authorized.rights import Grant, How, Part, Via, authz
+from rookery.store.chats import chat_reads, chat_views, chats, messages
+from rookery.store.chats.chat_views import ChatView
+from rookery.store.db import idempotency
+from rookery.store.db.hints import WatchKind
+from rookery.store.machine import ChatSpec, Created, Edited, Machine, Promoted, Sent, Tx, queue_rows, single_statement
+from rookery.store.machine.bundle import CHAT_COLUMNS
+from rookery.store.models import spending
+from rookery.store.models.errors import ModelUnusable, SpendLimitReached, Unusable
+from rookery.store.people.audit import Event
+from rookery.store.people.errors import Forbidden
+from rookery.store.workspaces import workspaces
+
+
+class Choose(Protocol):
+    """Which model answers, given the one that the chat used last; `kept` are those for which that is the same."""
+
+    @property
+    def kept(self) -> Collection[UUID]: ...
+
+    def __call__(self, last: UUID) -> UUID: ...
+
+
+# Checked where the chat is made: an administrator may have switched it off since it was chosen.
+MODEL_IS_LIVE = """
+    SELECT m.enabled, m.deleted, p.enabled AND NOT p.deleted
+      FROM model_configs m
+      JOIN model_providers p ON p.id = m.provider_id
+     WHERE m.id = $1
+"""
+TITLED = f"SELECT {CHAT_COLUMNS}, title FROM chats WHERE id = $1"
+MODEL_OF = "SELECT model_config_id FROM chat_messages WHERE chat_id = $1 AND id = $2"
+# What one send inserted: the rows of one transaction share a revision. The message itself is there whatever became of
+# it; a row that is deleted has the revision of its removal.
+INSERTED_WITH = f"""
+    SELECT {messages.COLUMNS}, {messages.FIGURES}
+      FROM chat_messages m
+     WHERE m.chat_id = $1
+       AND (m.id = $2 OR (m.revision = (SELECT sent.revision FROM chat_messages sent WHERE sent.id = $2)
+                          AND m.id < $2
+                          AND NOT m.deleted
+                          AND m.visibility IN ('user', 'both')))
+     ORDER BY m.id
+"""
+CHOOSE = """
+    UPDATE chats
+       SET plan_mode = coalesce($2, plan_mode), mcp_server_ids = coalesce($3, mcp_server_ids)
+     WHERE id = $1
+"""
+BUSY_BELOW = """
+    WITH RECURSIVE below AS (
+         SELECT id, created_at, status FROM chats WHERE parent_chat_id = $1
+          UNION ALL
+         SELECT c.id, c.created_at, c.status FROM chats c JOIN below b ON c.parent_chat_id = b.id)
+    SELECT id
+      FROM below
+     WHERE status IN ('running', 'requires_action')
+     ORDER BY created_at, id
+"""
+
+
+class CreatedChat(Created, frozen=True):
+    """`view` is the chat as its owner sees it."""
+
+    view: ChatView
+
+
+class Done(msgspec.Struct, frozen=True):
+    """The chat as the transition left it; `view` is what the caller may see of it."""
+
+    chat: Chat
+    view: ChatView
+
+
+class SentTo(msgspec.Struct, frozen=True):
+    """`inserted` are the rows of the first send, where this one repeats it."""
+
+    sent: Sent
+    chat: Chat
+    inserted: Sequence[Message] = ()
+
+
+class EditedIn(msgspec.Struct, frozen=True):
+    edited: Edited
+    chat: Chat
+
+
+class PromotedIn(msgspec.Struct, frozen=True):
+    promoted: Promoted
+    chat: Chat
+
+
+class Titled(msgspec.Struct, frozen=True):
+    """A chat and the title it has."""
+
+    chat: Chat
+    title: str
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """The request was answered before; `answer` is that answer as it was encoded."""
+
+    answer: bytes
+
+
+class Queue(msgspec.Struct, frozen=True):
+    items: tuple[QueuedMessage, ...]
+    queue_version: int
+
+
+async def _send_at_rest(
+    machine_of: Machine,
+    owner_id: UUID,
+    chat_id: ChatId,
+    message: NewQueuedMessage,
+    *,
+    busy: BusyBehavior = BusyBehavior.QUEUE,
+    plan_mode: bool | None = None,
+    mcp_server_ids: Sequence[UUID] | None = None,
+    choose: Choose | None = None,
+) -> SentTo | None:
+    """`Turns.send` where words go to a chat of one's own that rests, and change nothing else about it."""
+    changes_chat = plan_mode is not None or mcp_server_ids is not None
+    has_model = message.model_config_id is not None or choose is not None
+    if changes_chat or not has_model or message.created_by != owner_id or parts.file_ids(message.content):
+        return None
+    kept: Collection[UUID] = ()
+    if choose is not None:
+        message, kept = msgspec.structs.replace(message, model_config_id=None), choose.kept
+    done = await single_statement.send_at_rest(machine_of, chat_id, message, owner_id=owner_id, busy=busy, kept=kept)
+    return None if done is None else SentTo(Sent([done.message]), done.chat, [done.message])
+
+
+class Turns(Part):
+    __slots__ = ()
+
+    @authz(Resource.CHAT, Action.CREATE, how=How.BUNDLE)
+    async def create(
+        self,
+        at: Grant,
+        spec: ChatSpec,
+        *,
+        request: idempotency.Request | None = None,
+        encode: Callable[[CreatedChat], bytes] | None = None,
+    ) -> CreatedChat | Replayed:
+        """Create a chat of one's own. People create roots; children are made on behalf of their root's owner.
+
+        With a `request` the answer that `encode` makes is stored with the chat, and given again to a repeat.
+        """
+        if spec.owner_id != at.user_id:
+            raise Forbidden("A chat is created by its owner.")
+        if spec.parent_chat_id is not None and not isinstance(at.actor, OwnerActor):
+            raise InvalidInput("parent_chat_id", "Only an agent creates chats inside another.")
+        if request is not None and request.user_id != at.user_id:
+            raise Forbidden("An idempotency key belongs to whoever sends it.")
+        if request is not None and (answer := await idempotency.find_answer(at.conn, request, now=at.now)) is not None:
+            return Replayed(answer)
+        await _check_model(at, spec.model_config_id)
+        if spec.workspace_id is not None:
+            await workspaces.check_own(at.conn, spec.workspace_id, at.user_id)
+        copies = await file_copies.copy_foreign_files(at, None, *(message.content for message in spec.messages))
+        own = [msgspec.structs.replace(each, content=copies.put_into(each.content)) for each in spec.messages]
+        made = await machine.create_chat(at.bundle, msgspec.structs.replace(spec, messages=tuple(own)))
+        await copies.log(at, made.chat.id)
+        created = CreatedChat(made.chat, made.messages, await _view(at, made.chat.id))
+        if request is not None:
+            assert encode is not None, "a stored answer has to be encoded"
+            await idempotency.store_answer(at.conn, request, answer=encode(created), now=at.now)
+        return created
+
+    @authz(Resource.CHAT, Action.CREATE, how=How.WRITE)
+    async def find_answer(self, at: Grant, request: idempotency.Request) -> Replayed | None:
+        """The first answer to a creation that comes again, before anything about it is judged anew."""
+        if request.user_id != at.user_id:
+            raise Forbidden("An idempotency key belongs to whoever sends it.")
+        answer = await idempotency.find_answer(at.conn, request, now=at.now)
+        return None if answer is None else Replayed(answer)
+
+    @authz(Resource.CHAT, Action.CREATE)
+    async def find_spend_limit(self, at: Grant) -> SpendLimitReached | None:
+        """The refusal of whatever would cost more, when the caller's limit is used up."""
+        try:
+            await spending.check_spend(at.conn, at.user_id, now=at.now)
+        except SpendLimitReached as reached:
+            return reached
+        return None
+
+    @authz(Resource.MESSAGE, Action.DRIVE, via=Via.CHAT)
+    async def find_sent(self, at: Grant, chat_id: ChatId, client_id: str) -> SentTo | None:
+        """What a send did that comes again, before anything about it is judged anew."""
+        sent = await machine.find_sent(at.conn, chat_id, client_id=client_id)
+        if sent is None:
+            return None
+        record = await at.conn.fetchrow(TITLED, chat_id)
+        if record is None:
+            raise ChatNotFound(chat_id)
+        return await _sent_before(at, sent, Chat(*record[:-1]))
+
+    @authz(Resource.MESSAGE, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE, locks_own=True, at_once=_send_at_rest)
+    async def send(
+        self,
+        at: Grant,
+        chat_id: ChatId,
+        message: NewQueuedMessage,
+        *,
+        busy: BusyBehavior = BusyBehavior.QUEUE,
+        plan_mode: bool | None = None,
+        mcp_server_ids: Sequence[UUID] | None = None,
+        choose: Choose | None = None,
+    ) -> SentTo:
+        """Send a message; plan mode and servers, where given, are the chat's from then on.
+
+        `choose` names the model, under the lock, by the one that the chat used last.
+        """
+        _check_author(at, message.created_by)
+        copies = await file_copies.copy_foreign_files(at, chat_id, message.content)
+        message = msgspec.structs.replace(message, content=copies.put_into(message.content))
+        tx = await at.bundle.open(chat_id)
+        if choose is not None:
+            message = msgspec.structs.replace(message, model_config_id=choose(tx.chat.last_model_config_id))
+        sent = await machine.send_message(tx, message, busy)
+        if sent.repeats is not None:
+            await copies.undo(at)
+            return await _sent_before(at, sent, tx.chat)
+        await copies.log(at, chat_id)
+        if plan_mode is not None or mcp_server_ids is not None:
+            servers = None if mcp_server_ids is None else list(mcp_server_ids)
+            await at.conn.execute(CHOOSE, chat_id, plan_mode, servers)
+        return SentTo(sent, tx.chat, sent.inserted)
+
+    @authz(Resource.MESSAGE, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE)
+    async def edit(
+        self,
+        at: Grant,
+        chat_id: ChatId,
+        message_id: MessageId,
+        *,
+        content: tuple[ContentPart, ...],
+        model_config_id: UUID | None = None,
+        reasoning_effort: Effort | None = None,
+        suffix: Sequence[NewMessage] = (),
+        choose: Callable[[UUID | None, UUID], UUID] | None = None,
+    ) -> EditedIn:
+        """`choose` names the model, under the lock, by that of the message as it was and the chat's last."""
+        copies = await file_copies.copy_foreign_files(at, chat_id, content)
+        tx = await at.bundle.open(chat_id)
+        if choose is not None:
+            original = await at.conn.fetchval(MODEL_OF, chat_id, message_id) if is_id(message_id) else None
+            model_config_id = choose(original, tx.chat.last_model_config_id)
+        edited = await machine.edit_message(
+            tx,
+            message_id,
+            content=copies.put_into(content),
+            edited_by=at.user_id,
+            model_config_id=model_config_id,
+            reasoning_effort=reasoning_effort,
+            suffix=suffix,
+        )
+        await copies.log(at, chat_id)
+        return EditedIn(edited, tx.chat)
+
+    @authz(Resource.CHAT, Action.INTERRUPT, via=Via.CHAT, how=How.BUNDLE)
+    async def interrupt(self, at: Grant, chat_id: ChatId, *, cascade: bool = True) -> Done:
+        """Stop the chat and, with `cascade`, whatever its subagents do."""
+        tx = await at.bundle.open(chat_id)
+        await machine.interrupt(tx)
+        if cascade:
+            for record in await at.conn.fetch(BUSY_BELOW, chat_id):
+                child = await at.bundle.open(record["id"])
+                # It may have come to rest while its lock was waited for.
+                if child.chat.status in ("running", "requires_action"):
+                    await machine.interrupt(child)
+        await _log_foreign(at, chat_id, "chat.interrupt")
+        return await _done(at, tx)
+
+    @authz(Resource.CHAT, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE)
+    async def retry(self, at: Grant, chat_id: ChatId) -> Done:
+        tx = await at.bundle.open(chat_id)
+        await machine.retry_turn(tx)
+        return await _done(at, tx)
+
+    @authz(Resource.CHAT, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE)
+    async def compact(self, at: Grant, chat_id: ChatId) -> Done:
+        """Order a summary. The state is judged before the content."""
+        tx = await at.bundle.open(chat_id)
+        await machine.request_compaction(tx)
+        await machine.require_compactable(tx)
+        return await _done(at, tx)
+
+    @authz(Resource.MESSAGE, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE)
+    async def submit_results(
+        self, at: Grant, chat_id: ChatId, results: Sequence[SubmittedResult], *, model_config_id: UUID | None = None
+    ) -> list[Message]:
+        tx = await at.bundle.open(chat_id)
+        return await machine.complete_requires_action(
+            tx, results, submitted_by=at.user_id, model_config_id=model_config_id
+        )
+
+    @authz(Resource.CHAT, Action.INTERRUPT, via=Via.CHAT, how=How.BUNDLE)
+    async def reconcile(self, at: Grant, chat_id: ChatId) -> Done:
+        """Bring a chat out of a state that should not exist."""
+        tx = await at.bundle.open(chat_id)
+        await machine.reconcile_invalid_state(tx)
+        await _log_foreign(at, chat_id, "chat.reconcile")
+        return await _done(at, tx)
+
+    @authz(Resource.CHAT, Action.DRIVE, via=Via.CHAT)
+    async def find_titled(self, at: Grant, chat_id: ChatId) -> Titled:
+        record = await at.conn.fetchrow(TITLED, chat_id)
+        if record is None:
+            raise ChatNotFound(chat_id)
+        return Titled(Chat(*record[:-1]), record[-1])
+
+    @authz(Resource.CHAT, Action.DRIVE, via=Via.CHAT, how=How.WRITE)
+    async def write_title(self, at: Grant, chat_id: ChatId, title: str, *, seen_title: str) -> bool:
+        """Give the chat a title that was thought up, unless it got another one meanwhile. No version moves."""
+        if title == seen_title or not await chats.write_title(at.conn, chat_id, title=title, seen_title=seen_title):
+            return False
+        at.tell_watchers(chat_id, WatchKind.TITLE_CHANGE)
+        return True
+
+    # The queue
+
+    @authz(Resource.QUEUE, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE)
+    async def delete_queued(self, at: Grant, chat_id: ChatId, queued_id: QueuedMessageId) -> QueuedMessage:
+        tx = await at.bundle.open(chat_id)
+        _require_queue(tx, queued_id)
+        return await machine.delete_queued_message(tx, queued_id)
+
+    @authz(Resource.QUEUE, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE)
+    async def clear_queue(self, at: Grant, chat_id: ChatId) -> list[QueuedMessage]:
+        return await machine.clear_queue(await at.bundle.open(chat_id))
+
+    @authz(Resource.QUEUE, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE)
+    async def promote_queued(self, at: Grant, chat_id: ChatId, queued_id: QueuedMessageId) -> PromotedIn:
+        tx = await at.bundle.open(chat_id)
+        _require_queue(tx, queued_id)
+        return PromotedIn(await machine.promote_queued_message(tx, queued_id), tx.chat)
+
+    @authz(Resource.QUEUE, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE)
+    async def move_queued(
+        self, at: Grant, chat_id: ChatId, queued_id: QueuedMessageId, *, before: QueuedMessageId | None
+    ) -> Queue:
+        """Put a queued message before another, or at the end."""
+        tx = await at.bundle.open(chat_id)
+        _require_queue(tx, queued_id)
+        moved = await _moved(tx, queued_id, before=before)
+        try:
+            queue = await machine.reorder_queue(tx, moved)
+        except QueueChanged:
+            raise QueuedMessageNotFound(queued_id) from None
+        return Queue(tuple(queue), tx.chat.queue_version)
+
+    @authz(Resource.QUEUE, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE)
+    async def edit_queued(
+        self,
+        at: Grant,
+        chat_id: ChatId,
+        queued_id: QueuedMessageId,
+        *,
+        content: tuple[ContentPart, ...] | None = None,
+        model_config_id: UUID | None = None,
+        reasoning_effort: Effort | UnsetType | None = UNSET,
+    ) -> QueuedMessage:
+        """Change what is given; without content it stays as it is. No effort (None) is a change, too."""
+        copies = await file_copies.copy_foreign_files(at, chat_id, content or ())
+        tx = await at.bundle.open(chat_id)
+        _require_queue(tx, queued_id)
+        said = content if content is not None else await _queued_content(tx, queued_id)
+        edited = await machine.edit_queued_message(
+            tx,
+            queued_id,
+            content=copies.put_into(said),
+            model_config_id=model_config_id,
+            reasoning_effort=reasoning_effort,
+        )
+        await copies.log(at, chat_id)
+        return edited
+
+
+async def _sent_before(at: Grant, sent: Sent, chat: Chat) -> SentTo:
+    """The answer of the first send, with the chat as it is now."""
+    records = [] if sent.repeats is None else await at.conn.fetch(INSERTED_WITH, chat.id, sent.repeats)
+    return SentTo(sent, chat, [messages.prompt_row(record).message for record in records])
+
+
+def _require_queue(tx: Tx, queued_id: QueuedMessageId) -> None:
+    """An empty queue holds no message that a request could name: such a message is gone.
+
+    An archived or invalid chat says that about itself instead.
+    """
+    state = tx.chat.state
+    if not state.has_queue and not state.is_archived and state is not State.INVALID:
+        raise tx.bundle.refuse(QueuedMessageNotFound(queued_id))
+
+
+async def _moved(tx: Tx, queued_id: QueuedMessageId, *, before: QueuedMessageId | None) -> list[QueuedMessageId]:
+    """The order after the move. Of a row that is not there the transition says so, as for any state."""
+    order = [row.id for row in await queue_rows.list_queue(tx)]
+    for named in (queued_id, before):
+        if named is not None and named not in order and order:
+            raise tx.bundle.refuse(QueuedMessageNotFound(named))
+    if before == queued_id or queued_id not in order:
+        return order
+    order.remove(queued_id)
+    order.insert(len(order) if before is None else order.index(before), queued_id)
+    return order
+
+
+async def _queued_content(tx: Tx, queued_id: QueuedMessageId) -> tuple[ContentPart, ...]:
+    """What a queued message says. Of one that is not there the transition says so, as for any state."""
+    return next((row.parts() for row in await queue_rows.list_queue(tx) if row.id == queued_id), ())
+
+
+async def _done(at: Grant, tx: Tx) -> Done:
+    return Done(tx.chat, await _view(at, tx.chat.id))
+
+
+async def _view(at: Grant, chat_id: ChatId) -> ChatView:
+    """The chat as the caller sees it; an administrator may stop one without reading it."""
+    seen = await chat_reads.find_chat(at.conn, chat_id, actor=at.actor)
+    if seen is None:
+        raise ChatNotFound(chat_id)
+    if not seen.is_reader:
+        return chat_views.without_contents(seen.chat)
+    return await chat_reads.with_single_members(at.conn, seen.chat)
+
+
+async def _check_model(at: Grant, model_config_id: UUID) -> None:
+    record = await at.conn.fetchrow(MODEL_IS_LIVE, model_config_id)
+    if record is None or record[1]:
+        raise ModelUnusable(Unusable.UNKNOWN, model_config_id)
+    if not record[0]:
+        raise ModelUnusable(Unusable.DISABLED, model_config_id)
+    if not record[2]:
+        raise ModelUnusable(Unusable.PROVIDER_DISABLED, model_config_id)
+
+
+def _check_author(at: Grant, created_by: UUID) -> None:
+    if created_by != at.user_id:
+        raise Forbidden("A message is sent by its author.")
+
+
+async def _log_foreign(at: Grant, chat_id: ChatId, action: str) -> None:
+    if at.relation is not Relation.OWNER:
+        await at.log(Event(action=action, resource_type=Resource.CHAT, resource_id=str(chat_id)))

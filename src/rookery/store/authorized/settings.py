@@ -1,0 +1,342 @@
+"""Providers, models, runtime settings, and what users set for themselves: preferences and keys of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import msgspec
+
+from rookery.domain.access.rights import Action, Resource
+from rookery.store.authorized.rights import Context, Grant, How, Part, Via, authz
+from rookery.store.chats import auto_archive, retention, shares
+from rookery.store.db.hints import AccessHint, ConfigHint
+from rookery.store.models import config_lock, context_windows, model_configs, providers, usage, user_keys
+from rookery.store.models.context_windows import ModelWindow
+from rookery.store.models.model_configs import ModelConfig, ModelConfigDraft, ModelConfigPatch
+from rookery.store.models.providers import Provider, ProviderDraft, ProviderPatch, Sealer, Secret
+from rookery.store.models.user_keys import KeyStatus
+from rookery.store.people import audit, preferences
+from rookery.store.people.audit import Event
+from rookery.store.people.errors import Conflict
+from rookery.store.people.preferences import PreferencesPatch
+from rookery.store.settings import chats, locked, settings
+from rookery.store.settings import groups as settings_groups
+from rookery.store.settings.groups import GROUPS, Group, GroupState
+
+
+class StaleSetting(Exception):
+    """Somebody changed the group since it was read. Read it again, then repeat the change."""
+
+    code = "version_mismatch"
+
+    def __init__(self) -> None:
+        super().__init__("These settings were changed meanwhile. Load them again, then repeat your change.")
+
+
+class SettingPinned(Conflict):
+    """The environment of the server decides these keys."""
+
+    code = "pinned"
+
+    def __init__(self, group: str, keys: Sequence[str]) -> None:
+        self.keys = tuple(keys)
+        named = " and ".join(f"{group}.{key}" for key in keys)
+        super().__init__(f"{named} cannot be changed here: the environment of the server decides.")
+
+
+class PublicModel(msgspec.Struct, frozen=True):
+    """An enabled model with its provider, as every user may see it."""
+
+    config: ModelConfig
+    provider: Provider
+
+
+class KnownModel(msgspec.Struct, frozen=True):
+    """A model config with its provider, and what is known of how much the model reads, for administrators."""
+
+    config: ModelConfig
+    provider: Provider
+    window: ModelWindow | None
+
+
+class Providers(Part):
+    __slots__ = ("_ring",)
+
+    def __init__(self, context: Context, ring: Sealer | None) -> None:
+        super().__init__(context)
+        self._ring = ring
+
+    @authz(Resource.PROVIDER, Action.READ)
+    async def list(self, at: Grant) -> list[Provider]:
+        """Keys are in there only as sealed text; routers show `has_key`."""
+        return await providers.list_providers(at.conn)
+
+    @authz(Resource.PROVIDER, Action.READ)
+    async def get(self, at: Grant, provider_id: UUID) -> Provider:
+        return await providers.get_provider(at.conn, provider_id)
+
+    @authz(Resource.PROVIDER, Action.ADMINISTER)
+    async def require(self, at: Grant, provider_id: UUID | None = None) -> None:
+        """That the actor may change providers, and that this one is there."""
+        if provider_id is not None:
+            await providers.get_provider(at.conn, provider_id)
+
+    @authz(Resource.PROVIDER, Action.ADMINISTER, how=How.WRITE)
+    async def record_test(self, at: Grant, provider_id: UUID, call: usage.Entry | None) -> None:
+        """A provider was tried out; `call` is what that cost, if it came to a call."""
+        if call is not None:
+            await usage.record_call(at.conn, call)
+        event = Event(action="provider.test", resource_type=Resource.PROVIDER, resource_id=str(provider_id))
+        await at.log(event)
+
+    @authz(Resource.PROVIDER, Action.ADMINISTER, how=How.WRITE)
+    async def create(self, at: Grant, draft: ProviderDraft) -> Provider:
+        made = await providers.create_provider(at.conn, draft, ring=self._ring)
+        await _log_provider(at, "provider.create", None, made)
+        return made
+
+    @authz(Resource.PROVIDER, Action.ADMINISTER, how=How.WRITE)
+    async def update(self, at: Grant, provider_id: UUID, patch: ProviderPatch) -> Provider:
+        before = await providers.get_provider(at.conn, provider_id)
+        after = await providers.update_provider(at.conn, provider_id, patch=patch, ring=self._ring)
+        await _log_provider(at, "provider.update", before, after)
+        return after
+
+    @authz(Resource.PROVIDER, Action.ADMINISTER, how=How.WRITE)
+    async def delete(self, at: Grant, provider_id: UUID) -> None:
+        before = await providers.get_provider(at.conn, provider_id)
+        await providers.delete_provider(at.conn, provider_id)
+        await _log_provider(at, "provider.delete", before, msgspec.structs.replace(before, deleted=True))
+
+
+class Models(Part):
+    __slots__ = ()
+
+    @authz(Resource.MODEL, Action.LIST)
+    async def list_enabled(self, at: Grant) -> list[PublicModel]:
+        """What pickers offer: enabled models of enabled providers, by name."""
+        live = {provider.id: provider for provider in await providers.list_providers(at.conn) if provider.enabled}
+        configs = await model_configs.list_model_configs(at.conn)
+        return [
+            PublicModel(config, live[config.provider_id])
+            for config in configs
+            if config.enabled and config.provider_id in live
+        ]
+
+    @authz(Resource.MODEL, Action.READ)
+    async def list(self, at: Grant) -> list[KnownModel]:
+        by_id = {provider.id: provider for provider in await providers.list_providers(at.conn, with_deleted=True)}
+        windows = await context_windows.list_windows(at.conn)
+        return [
+            KnownModel(config, by_id[config.provider_id], windows.get(config.id))
+            for config in await model_configs.list_model_configs(at.conn)
+        ]
+
+    @authz(Resource.MODEL, Action.READ)
+    async def get(self, at: Grant, model_config_id: UUID) -> KnownModel:
+        return await _known(at, await model_configs.get_model_config(at.conn, model_config_id))
+
+    @authz(Resource.MODEL, Action.ADMINISTER)
+    async def require(self, at: Grant, model_config_id: UUID | None = None) -> None:
+        """That the actor may change models, and that this one is there."""
+        if model_config_id is not None:
+            await model_configs.get_model_config(at.conn, model_config_id)
+
+    @authz(Resource.MODEL, Action.ADMINISTER, how=How.WRITE)
+    async def create(self, at: Grant, draft: ModelConfigDraft) -> KnownModel:
+        made = await model_configs.create_model_config(at.conn, draft, by=at.by)
+        await _log_model(at, "model.create", None, made)
+        return await _known(at, made)
+
+    @authz(Resource.MODEL, Action.ADMINISTER, how=How.WRITE)
+    async def forget_window(self, at: Grant, model_config_id: UUID) -> KnownModel:
+        """Forget what refused requests taught about a model; nothing is told or logged when that was nothing."""
+        config = await model_configs.get_model_config(at.conn, model_config_id)
+        if await context_windows.forget(at.conn, model_config_id):
+            await _log_model(at, "model.forget_window", config, config)
+        return await _known(at, config)
+
+    @authz(Resource.MODEL, Action.ADMINISTER, how=How.WRITE)
+    async def update(self, at: Grant, model_config_id: UUID, patch: ModelConfigPatch) -> KnownModel:
+        before = await model_configs.get_model_config(at.conn, model_config_id)
+        after = await model_configs.update_model_config(at.conn, model_config_id, patch=patch, by=at.by)
+        await _log_model(at, "model.update", before, after)
+        return await _known(at, after)
+
+    @authz(Resource.MODEL, Action.ADMINISTER, how=How.WRITE)
+    async def delete(self, at: Grant, model_config_id: UUID) -> None:
+        before = await model_configs.get_model_config(at.conn, model_config_id)
+        await model_configs.delete_model_config(at.conn, model_config_id, by=at.by)
+        await _log_model(at, "model.delete", before, msgspec.structs.replace(before, deleted=True))
+
+
+class Settings(Part):
+    """Groups of runtime settings, as `setting_groups` knows them."""
+
+    __slots__ = ()
+
+    @authz(Resource.SETTINGS, Action.READ)
+    async def list(self, at: Grant) -> dict[str, GroupState]:
+        """Every group with all its keys."""
+        return await _groups(at, GROUPS.values())
+
+    @authz(Resource.SETTINGS, Action.LIST)
+    async def list_public(self, at: Grant) -> dict[str, GroupState]:
+        """For members: the groups that have public keys, with those alone."""
+        return await _groups(at, (group for group in GROUPS.values() if group.public), public=True)
+
+    @authz(Resource.SETTINGS, Action.ADMINISTER)
+    async def require(self, at: Grant) -> None:
+        """That the actor may change settings."""
+
+    @authz(Resource.SETTINGS, Action.READ)
+    async def count_due(
+        self, at: Grant, *, auto_archive_days: int, retention_days: int, now: datetime
+    ) -> tuple[int, int]:
+        """How many chats would be archived, and how many removed, if these were the days. 0 days are never."""
+        resting = removed = 0
+        if auto_archive_days:
+            resting = await auto_archive.count_due(at.conn, auto_archive.cutoff(now, auto_archive_days))
+        if retention_days:
+            removed = await retention.count_due(at.conn, now - timedelta(days=retention_days))
+        return resting, removed
+
+    @authz(Resource.SETTINGS, Action.ADMINISTER, how=How.WRITE)
+    async def write(
+        self, at: Grant, group: str, change: Mapping[str, object], *, seen: datetime | None = None
+    ) -> GroupState:
+        """Change some keys of a group; nothing is told or logged when they were so already. `seen`: its `updated_at`.
+
+        Under the lock of models: one that a setting names stays usable until this is committed.
+        """
+        known = GROUPS[group]
+        async with config_lock.held(at.conn):
+            row = await settings.find_setting_row(at.conn, group)
+            if seen is not None and (row is None or row.updated_at != seen):
+                raise StaleSetting
+            pinned = (await locked.read(at.conn)).get(group, {})
+            if held := sorted(pinned.keys() & change.keys()):
+                raise SettingPinned(group, held)
+            before = settings_groups.read(known, row.value if row is not None else None)
+            after = settings_groups.changed(known, before, change)
+            named = {key: getattr(after, key) for key in change if getattr(after, key) != getattr(before, key)}
+            await settings_groups.check_models(at.conn, named)
+            if named:
+                await settings.write_setting(at.conn, group, value=after, by=at.by)
+                await self._tell(at, group, named)
+        return (await _groups(at, (known,)))[group]
+
+    async def _tell(self, at: Grant, group: str, changed: Mapping[str, object]) -> None:
+        # Values stay out of the log: a group may hold prompts, which are people's own words.
+        diff = {key: audit.CHANGED for key in sorted(changed)}
+        await at.log(Event(action="settings.update", resource_type=Resource.SETTINGS, resource_id=group, diff=diff))
+        at.tell(ConfigHint(kind="settings", id=group))
+        if group in (shares.SETTING, chats.SETTING):  # both decide who may read chats
+            at.tell(AccessHint(kind="sharing"))
+
+
+class Preferences(Part):
+    __slots__ = ()
+
+    @authz(Resource.PREFERENCES, Action.READ, via=Via.USER)
+    async def get(self, at: Grant, user_id: UUID) -> preferences.Preferences:
+        return await preferences.read(at.conn, user_id)
+
+    @authz(Resource.PREFERENCES, Action.READ, via=Via.USER)
+    async def are_overrides_allowed(self, at: Grant, user_id: UUID) -> bool:
+        """Whether administrators let users choose models of their own for what they do not choose each time."""
+        return await preferences.are_overrides_allowed(at.conn)
+
+    @authz(Resource.PREFERENCES, Action.UPDATE, via=Via.USER)
+    async def require(self, at: Grant, user_id: UUID) -> None:
+        """Only the check."""
+
+    @authz(Resource.PREFERENCES, Action.UPDATE, via=Via.USER, how=How.WRITE)
+    async def write(self, at: Grant, user_id: UUID, patch: PreferencesPatch) -> preferences.Preferences:
+        """Change some. Not in the audit log: it is nobody else's business."""
+        if await preferences.update(at.conn, user_id, patch=patch):
+            at.tell(ConfigHint(kind="user_prompt", id=str(user_id)))
+        return await preferences.read(at.conn, user_id)
+
+
+class ProviderKeys(Part):
+    """The caller's own keys for providers; they are never read back."""
+
+    __slots__ = ("_ring",)
+
+    def __init__(self, context: Context, ring: Sealer | None) -> None:
+        super().__init__(context)
+        self._ring = ring
+
+    @authz(Resource.PROVIDER_KEY, Action.READ, via=Via.USER)
+    async def list(self, at: Grant, user_id: UUID) -> list[KeyStatus]:
+        return await user_keys.list_key_status(at.conn, user_id)
+
+    @authz(Resource.PROVIDER_KEY, Action.UPDATE, via=Via.USER)
+    async def require(self, at: Grant, user_id: UUID) -> None:
+        """Only the check."""
+
+    @authz(Resource.PROVIDER_KEY, Action.UPDATE, via=Via.USER, how=How.WRITE)
+    async def put(self, at: Grant, user_id: UUID, provider_id: UUID, *, api_key: Secret) -> None:
+        await user_keys.put_user_key(at.conn, user_id, provider_id=provider_id, api_key=api_key, ring=self._ring)
+        await _log_key(at, "provider_key.put", provider_id)
+
+    @authz(Resource.PROVIDER_KEY, Action.UPDATE, via=Via.USER, how=How.WRITE)
+    async def delete(self, at: Grant, user_id: UUID, provider_id: UUID) -> None:
+        await user_keys.delete_user_key(at.conn, user_id, provider_id=provider_id)
+        await _log_key(at, "provider_key.delete", provider_id)
+
+
+async def _log_provider(at: Grant, action: str, before: Provider | None, after: Provider) -> None:
+    await at.log(
+        Event(
+            action=action,
+            resource_type=Resource.PROVIDER,
+            resource_id=str(after.id),
+            diff=audit.diff("model_providers", before, after),
+        )
+    )
+    at.tell(ConfigHint(kind="provider", id=str(after.id)))
+
+
+async def _known(at: Grant, config: ModelConfig) -> KnownModel:
+    provider = await providers.find_provider(at.conn, config.provider_id)
+    assert provider is not None, "a foreign key keeps it"
+    return KnownModel(config, provider, await context_windows.find_window(at.conn, config.id))
+
+
+async def _log_model(at: Grant, action: str, before: ModelConfig | None, after: ModelConfig) -> None:
+    await at.log(
+        Event(
+            action=action,
+            resource_type=Resource.MODEL,
+            resource_id=str(after.id),
+            diff=audit.diff("model_configs", before, after),
+        )
+    )
+    at.tell(ConfigHint(kind="model", id=str(after.id)))
+
+
+async def _log_key(at: Grant, action: str, provider_id: UUID) -> None:
+    await at.log(Event(action=action, resource_type=Resource.PROVIDER_KEY, resource_id=str(provider_id)))
+    at.tell(ConfigHint(kind="provider", id=str(provider_id)))
+
+
+async def _groups(at: Grant, groups: Iterable[Group], *, public: bool = False) -> dict[str, GroupState]:
+    known = {group.name: group for group in groups}
+    rows = await settings.list_setting_rows(at.conn, [*known, locked.ROW])
+    pins = rows.pop(locked.ROW, None)
+    pinned = locked.decode(pins.value if pins is not None else None)
+    found = {}
+    for name, group in known.items():
+        row = rows.get(name)
+        values = settings_groups.read(group, row.value if row is not None else None)
+        keys = [key for key in group.keys if not public or key in group.public]
+        found[name] = GroupState(
+            {key: getattr(values, key) for key in keys},
+            tuple(key for key in keys if key in pinned.get(name, {})),
+            row.updated_at if row is not None else None,
+        )
+    return found

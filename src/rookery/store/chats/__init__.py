@@ -1,0 +1,1 @@
+"""Chats, their messages and files: reads and metadata. Transitions are in `machine`."""

@@ -1,0 +1,357 @@
+"""Lists of chats: whose, which, in what order, page by page; each page with everything its rows show, in one statement.
+
+The viewer's pins come first in their order, all of them on the first page and on no other, because their numbers move
+whenever one of them does; that page is longer than `limit` only when the pins alone are. The rest follows by last
+activity, and a cursor is a place in that order: an unchanged chat is neither repeated nor skipped, whatever other chats
+do between two pages.
+
+A statement is put together of what is asked for and no more: a filter that is always there, and true when it is not
+wanted, would keep the planner from the index that fits. Who may see a chat is part of every branch of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Literal
+from uuid import UUID
+
+import msgspec
+
+from rookery.domain.access import rights
+from rookery.domain.access.account_names import normal_name
+from rookery.domain.access.rights import Action, OwnerActor, Resource, UserActor, Verdict
+from rookery.domain.chat.errors import InvalidInput
+from rookery.domain.content import snippets
+from rookery.domain.content.search_query import ME, Archived, ChatQuery, Source
+from rookery.store.chats import chat_reads, chat_views, read_cursors, search, shares
+from rookery.store.chats import labels as stored_labels
+from rookery.store.chats.chat_reads import Seen
+from rookery.store.chats.chat_views import ChatListPage, ChatView, SearchMatch
+from rookery.store.db import page_cursors
+from rookery.store.db.pool import Connection
+from rookery.store.people.errors import Forbidden
+
+MAX_LIMIT = 200
+
+FIND_USER = "SELECT id FROM users WHERE lower(username) = $1"
+HAS_USER = "SELECT EXISTS (SELECT FROM users WHERE id = $1)"
+
+# A range of index chats_list, in its order: a page costs the same at any depth.
+_OWNED = "chats c WHERE c.parent_chat_id IS NULL AND c.owner_id = {owner}"
+_ORIGINS = {
+    Source.CREATED_BY_ME: _OWNED.format(owner="$1"),
+    # These are few, and anybody's. Shares stand on roots only.
+    Source.SHARED_WITH_ME: f"""chat_shares mine
+              JOIN chats c ON c.id = mine.chat_id
+             WHERE mine.user_id = $1 AND c.owner_id <> $1 AND {shares.ENABLED.strip()}""",
+}
+_AND = "\n               AND "
+_RANGE = """
+         (SELECT c.id, c.updated_at, NULL::integer
+              FROM {origin}
+               AND c.archived = {archived}{filters}
+             ORDER BY c.updated_at DESC, c.id DESC
+             LIMIT $2::bigint + 1)"""
+_ARCHIVED = {Archived.NO: "NOT c.archived", Archived.YES: "c.archived", Archived.ANY: "true"}
+
+_PINNED = "chat_pins p JOIN chats c ON c.id = p.chat_id WHERE p.user_id = $1"
+_IS_MINE = {
+    Source.CREATED_BY_ME: "c.owner_id = $1",
+    Source.SHARED_WITH_ME: f"(c.owner_id <> $1 AND {shares.SHARED_DIRECTLY.format(user='$1')})",
+}
+_IS_UNPINNED = "NOT EXISTS (SELECT FROM chat_pins p WHERE p.chat_id = c.id AND p.user_id = $1)"
+_WORKSPACES_NAMED = "SELECT w.id FROM workspaces w WHERE lower(w.name) = lower({name})"
+_MODELS_NAMED = """SELECT m.id
+                     FROM model_configs m
+                    WHERE lower(m.model) = lower({name}) OR lower(m.display_name) = lower({name})"""
+
+_HAS_UNREAD = f"""coalesce(
+       (SELECT m.id {read_cursors.NEWEST_ANSWER.format(chat="c.id")})
+       > coalesce((SELECT r.last_read_message_id
+                     FROM chat_read_cursors r
+                    WHERE r.chat_id = c.id AND r.user_id = $1), 0), false)"""
+
+# A hit in a subagent's chat finds its root. Rare words are looked up in the indexes of words (chats_title, search_tsv)
+# and common ones among the viewer's own chats (chats_owner, chats_root, search_chat), as the planner sees fit.
+_FOUND = """found AS MATERIALIZED (
+         SELECT hit.root_id, max(hit.message_id) AS message_id
+           FROM ({hits}) hit
+          GROUP BY hit.root_id),"""
+_HITS = """
+                 SELECT coalesce(f.root_chat_id, f.id) AS root_id, NULL::bigint AS message_id
+                   FROM chats f
+                  WHERE to_tsvector('simple', f.title) @@ ({titles})
+                    AND {scope}
+                  UNION ALL
+                 SELECT coalesce(f.root_chat_id, f.id), s.message_id
+                   FROM chat_message_search s
+                   JOIN chats f ON f.id = s.chat_id
+                  WHERE s.tsv IS NOT NULL
+                    AND s.tsv @@ ({messages})
+                    AND {scope}"""
+_SCOPES = {
+    Source.CREATED_BY_ME: "f.owner_id = $1",
+    Source.SHARED_WITH_ME: """f.id IN (
+                        SELECT mine.chat_id FROM chat_shares mine WHERE mine.user_id = $1
+                         UNION ALL
+                        SELECT k.id
+                          FROM chat_shares mine
+                          JOIN chats k ON k.root_chat_id = mine.chat_id
+                         WHERE mine.user_id = $1)""",
+}
+MATCHES = f"""
+    SELECT m.id, m.chat_id, left(t.text, {snippets.SOURCE_CHARS} + 1)
+      FROM chat_messages m
+     CROSS JOIN LATERAL {search.TEXT_OF_MESSAGE} t
+     WHERE m.id = ANY ($1::bigint[])
+"""
+
+_PAGE = """
+    WITH {found}
+         pinned AS ({pinned}),
+         candidates AS (
+         SELECT id, updated_at, pin_order FROM pinned {unpinned}),
+         page AS (
+         SELECT id, row_number() OVER (ORDER BY pin_order NULLS LAST, updated_at DESC, id DESC) AS place
+           FROM candidates
+          ORDER BY place
+          LIMIT greatest($2::bigint, (SELECT count(*) FROM pinned)) + 1),
+         members AS (
+         SELECT page.id, page.id AS root_id, page.place, {message_id} AS message_id
+           FROM page
+          UNION ALL
+         SELECT c.id, c.root_chat_id, page.place, NULL
+           FROM page
+           JOIN chats c ON c.root_chat_id = page.id AND {archived})
+    {views}
+"""
+_NONE_PINNED = "SELECT NULL::uuid AS id, NULL::timestamptz AS updated_at, NULL::integer AS pin_order WHERE false"
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """A query with everything looked up. `owner_id`: only chats of this person, who is somebody else.
+
+    `hides_contents`: the viewer may know that these chats exist, and not what is in them.
+    """
+
+    query: ChatQuery
+    sources: frozenset[Source]
+    owner_id: UUID | None = None
+    hides_contents: bool = False
+    workspace_id: UUID | None = None
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+class Position(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A place between two rows of the unpinned list, by their sort key. The version changes with the sort key."""
+
+    version: Literal[2]
+    updated_at: Annotated[datetime, msgspec.Meta(tz=True)]
+    chat_id: UUID
+
+
+# Before every row: where the second page starts when pins filled the first.
+_NEWEST = Position(2, datetime(9999, 1, 1, tzinfo=UTC), UUID(int=2**128 - 1))
+
+
+class Statement(msgspec.Struct, frozen=True):
+    sql: str
+    arguments: tuple[object, ...]
+
+
+class _Arguments:
+    """The arguments of a statement, numbered as they are named. Everywhere $1 is the viewer and $2 the limit."""
+
+    def __init__(self, viewer_id: UUID, limit: int) -> None:
+        self.values: list[object] = [viewer_id, limit]
+
+    def add(self, value: object) -> str:
+        self.values.append(value)
+        return f"${len(self.values)}"
+
+
+async def look_up(
+    conn: Connection,
+    query: ChatQuery,
+    *,
+    actor: UserActor | OwnerActor,
+    workspace_id: UUID | None = None,
+    labels: Sequence[tuple[str, str]] = (),
+) -> Wanted:
+    """Whose chats the query is about; `Forbidden` when the actor may not ask for them."""
+    wanted = Wanted(
+        query=query,
+        sources=query.source or frozenset({Source.CREATED_BY_ME}),
+        workspace_id=workspace_id,
+        labels=(*query.labels, *labels),
+    )
+    owner_id = None if query.owner is None else await _owner(conn, query.owner, actor=actor)
+    if owner_id is None:
+        return wanted
+    if owner_id == actor.id:
+        return msgspec.structs.replace(wanted, sources=wanted.sources - {Source.SHARED_WITH_ME})
+    wanted = msgspec.structs.replace(wanted, owner_id=owner_id, sources=wanted.sources - {Source.CREATED_BY_ME})
+    if query.source is not None:
+        return wanted
+    if query.search or query.title or query.repo or query.branch or wanted.labels:
+        # A filter tells what it matches: whoever may not see titles may not ask for them either.
+        raise Forbidden("The titles, labels and contents of other people's chats cannot be searched.")
+    return msgspec.structs.replace(wanted, hides_contents=True)
+
+
+async def list_chats(
+    conn: Connection, wanted: Wanted, *, actor: UserActor | OwnerActor, limit: int = 50, cursor: str | None = None
+) -> ChatListPage:
+    """A page of root chats, each with its children that pass the archive filter, too."""
+    page_cursors.check_limit(limit, MAX_LIMIT)
+    position = None if cursor is None else page_cursors.decode(cursor, Position)
+    statement = build(wanted, viewer_id=actor.id, position=position, limit=limit)
+    if statement is None:
+        return ChatListPage((), None)
+    if wanted.query.search:
+        records = await search.fetch_planned(conn, statement.sql, *statement.arguments)
+    else:
+        records = await conn.fetch(statement.sql, *statement.arguments)
+    found = chat_reads.families(records, actor=actor)
+    pinned = 0 if wanted.hides_contents else sum(row.chat.pin_order is not None for row in found)
+    rows, end = _cut(found, limit=limit, pinned=pinned)
+    chats = await _with_matches(conn, rows, wanted.query.search) if wanted.query.search else [row.chat for row in rows]
+    if wanted.hides_contents:
+        chats = list(map(chat_views.without_contents, chats))
+    return ChatListPage(tuple(chats), None if end is None else page_cursors.encode(end))
+
+
+def build(wanted: Wanted, *, viewer_id: UUID, position: Position | None, limit: int) -> Statement | None:
+    """The statement for a page; None when no chat can be on it."""
+    query = wanted.query
+    labels = dict(wanted.labels)
+    # No chat has a repository yet, or one label with two values.
+    if query.repo or query.branch or len(labels) < len(set(wanted.labels)):
+        return None
+    arguments = _Arguments(viewer_id, limit)
+    found = _found(wanted, arguments)
+    filters = "".join(f"{_AND}{each}" for each in _filters(wanted, labels, arguments))
+    pinned = _pinned(wanted) if position is None else None
+    unpinned = _unpinned(wanted, filters, arguments, position=position)
+    if pinned is None and not unpinned:
+        return None
+    sql = _PAGE.format(
+        found=found,
+        pinned=_NONE_PINNED if pinned is None else pinned + filters,
+        unpinned="".join(f"\n          UNION ALL {each}" for each in unpinned),
+        message_id="(SELECT found.message_id FROM found WHERE found.root_id = page.id)" if found else "NULL::bigint",
+        archived=_ARCHIVED[query.archived],
+        views=chat_reads.VIEWS,
+    )
+    return Statement(sql, tuple(arguments.values))
+
+
+async def _owner(conn: Connection, owner: UUID | str, *, actor: UserActor | OwnerActor) -> UUID:
+    if owner == actor.id or (isinstance(owner, str) and owner.lower() == ME):
+        return actor.id
+    by_name: UUID | None = await conn.fetchval(FIND_USER, normal_name(owner)) if isinstance(owner, str) else owner
+    if by_name == actor.id:
+        return actor.id
+    # Before anything tells whether there is such a user.
+    if rights.judge(actor, Resource.CHAT, Action.LIST_ALL, owner_id=None) is not Verdict.ALLOWED:
+        raise Forbidden("Only administrators and auditors can list the chats of others.")
+    if by_name is None or not await conn.fetchval(HAS_USER, by_name):
+        raise InvalidInput("q", f"There is no user '{owner}', whom the search term 'owner:{owner}' asks for.")
+    return by_name
+
+
+def _found(wanted: Wanted, arguments: _Arguments) -> str:
+    """What the full-text search finds among the chats that the viewer may see; each search must hold."""
+    if not wanted.query.search or not wanted.sources:
+        return ""
+    texts = [(search.for_titles(text), search.for_messages(text)) for text in wanted.query.search]
+    titles, messages = (
+        " && ".join(f"websearch_to_tsquery('simple', {arguments.add(text)})" for text in column)
+        for column in zip(*texts, strict=True)
+    )
+    hits = [_HITS.format(titles=titles, messages=messages, scope=_SCOPES[source]) for source in sorted(wanted.sources)]
+    return _FOUND.format(hits=" UNION ALL ".join(hits))
+
+
+def _filters(wanted: Wanted, labels: dict[str, str], arguments: _Arguments) -> Iterator[str]:
+    """What must hold of a chat `c` besides whose it is, its archive state and its pin."""
+    query = wanted.query
+    if query.search:
+        yield "c.id IN (SELECT found.root_id FROM found)"
+    for text in query.title:
+        # Not LIKE: nothing in the text means anything but itself.
+        yield f"strpos(lower(c.title), lower({arguments.add(text)})) > 0"
+    if labels:
+        yield f"c.labels @> {arguments.add(stored_labels.encode(labels))}::jsonb"
+    if query.status is not None:
+        yield f"c.status = ANY ({arguments.add(sorted(query.status))}::text[])"
+    if query.client is not None:
+        yield f"c.client_type = {arguments.add(query.client)}"
+    if query.active_after is not None:
+        yield f"c.updated_at >= {arguments.add(query.active_after)}"
+    if query.active_before is not None:
+        yield f"c.updated_at < {arguments.add(query.active_before)}"
+    if wanted.workspace_id is not None:
+        yield f"c.workspace_id = {arguments.add(wanted.workspace_id)}"
+    if query.workspace is not None:
+        yield f"c.workspace_id {_named(_WORKSPACES_NAMED, query.workspace, arguments)}"
+    if query.model is not None:
+        yield f"c.last_model_config_id {_named(_MODELS_NAMED, query.model, arguments)}"
+    # Nobody has unread answers in chats that they cannot read.
+    if query.has_unread is not None and not wanted.hides_contents:
+        yield f"{_HAS_UNREAD} = {arguments.add(query.has_unread)}"
+    if wanted.owner_id is not None and not wanted.hides_contents:
+        yield f"c.owner_id = {arguments.add(wanted.owner_id)}"
+
+
+def _named(names: str, wanted: UUID | str, arguments: _Arguments) -> str:
+    place = arguments.add(wanted)
+    return f"= {place}" if isinstance(wanted, UUID) else f"IN ({names.format(name=place)})"
+
+
+def _pinned(wanted: Wanted) -> str | None:
+    """The viewer's pins. They do not order the chats of somebody whose chats the viewer cannot read."""
+    if wanted.query.pinned is False or not wanted.sources:
+        return None
+    mine = " OR ".join(_IS_MINE[source] for source in sorted(wanted.sources))
+    return f"SELECT c.id, c.updated_at, p.pin_order FROM {_PINNED} AND {_ARCHIVED[wanted.query.archived]} AND ({mine})"
+
+
+def _unpinned(wanted: Wanted, filters: str, arguments: _Arguments, *, position: Position | None) -> list[str]:
+    """One ordered range for each place to look in: with OR instead, nothing would come in the order of an index."""
+    query = wanted.query
+    if query.pinned or (wanted.hides_contents and query.has_unread):
+        return []
+    origins = [_ORIGINS[source] for source in sorted(wanted.sources)]
+    if wanted.hides_contents:
+        origins = [_OWNED.format(owner=arguments.add(wanted.owner_id))]
+    else:
+        filters = f"{_AND}{_IS_UNPINNED}{filters}"
+    if position is not None:
+        at = f"({arguments.add(position.updated_at)}, {arguments.add(position.chat_id)})"
+        filters = f"{_AND}(c.updated_at, c.id) < {at}{filters}"
+    states = ("false", "true") if query.archived is Archived.ANY else (query.archived.value,)
+    return [
+        _RANGE.format(origin=origin, archived=archived, filters=filters) for origin in origins for archived in states
+    ]
+
+
+def _cut(found: Sequence[Seen], *, limit: int, pinned: int) -> tuple[Sequence[Seen], Position | None]:
+    """The rows of the page, and where the next one starts: every pin, and as many others as there is room for."""
+    size = max(limit, pinned)
+    if len(found) <= size:
+        return found, None
+    last = found[size - 1].chat
+    return found[:size], Position(2, last.updated_at, last.id) if size > pinned else _NEWEST
+
+
+async def _with_matches(conn: Connection, rows: Sequence[Seen], queries: Sequence[str]) -> list[ChatView]:
+    """The chats, each with the place where the search found it."""
+    ids = [row.message_id for row in rows if row.message_id is not None]
+    records = await conn.fetch(MATCHES, ids) if ids else []
+    matches = {
+        message_id: SearchMatch(chat_id, message_id, snippets.snippet(search.plain(text), queries))
+        for message_id, chat_id, text in records
+    }
+    return [msgspec.structs.replace(row.chat, match=matches.get(row.message_id, SearchMatch())) for row in rows]

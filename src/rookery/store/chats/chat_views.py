@@ -1,0 +1,199 @@
+"""A chat as one person sees it: the one shape in which the store hands out chats, for lists, reads and changes alike.
+
+The members of `ChatView` are those of the API's Chat object, by the same names: whoever encodes it as JSON has the
+answer. Members that only a single read has are left out (UNSET) elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Literal
+from uuid import UUID
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from rookery.domain.chat import parts
+from rookery.domain.chat.approvals import Offers
+from rookery.domain.chat.messages import ChatId, MessageId
+from rookery.store.chats.diffs import DiffStatus
+from rookery.store.chats.stream_reads import PendingCall
+from rookery.store.people.users import PublicUser
+
+UNEXPLAINED = "The chat request failed unexpectedly."
+
+
+class ChatErrorView(msgspec.Struct, frozen=True):
+    """Why a chat stopped."""
+
+    message: str = UNEXPLAINED
+    detail: str | None = None
+    kind: str | None = None
+    provider: str | None = None
+    retryable: bool = False
+    status_code: int | None = None
+
+
+class ContextUsage(msgspec.Struct, frozen=True):
+    """How full the model's context was at the newest answer."""
+
+    context_tokens: int | None = None
+    context_limit: int | None = None
+
+
+class ContextState(msgspec.Struct, frozen=True):
+    """Whether what the workspace told the chat is still what it tells; since when not.
+
+    `servers` grows whenever something about the MCP servers of the workspace has changed, such as a new question.
+    """
+
+    dirty: bool
+    dirty_since: datetime | None
+    error: str | None
+    servers: int = 0
+
+
+ActionKind = Literal["tools", "approval"]
+
+
+class ActionCall(msgspec.Struct, frozen=True):
+    """A call that a chat waits for, with its arguments exactly as the model wrote them.
+
+    `always`: which calls a rule would be about, by path and glob, if the answer to this one were to hold always.
+    """
+
+    tool_call_id: str
+    tool_name: str
+    args: Raw
+    always: Offers | UnsetType = UNSET
+
+
+class Action(msgspec.Struct, frozen=True):
+    """What a chat waits for: results of its client ("tools"), or a person's word ("approval").
+
+    Without a deadline it waits for as long as it takes.
+    """
+
+    kind: ActionKind
+    tool_calls: tuple[ActionCall, ...]
+    deadline_at: datetime | None
+
+
+class ChatFile(msgspec.Struct, frozen=True):
+    id: UUID
+    name: str
+    mime_type: str
+    size_bytes: int
+    created_at: datetime
+
+
+class SearchMatch(msgspec.Struct, frozen=True):
+    """Where a search found a chat: the newest message of its family that matches. Only a title: all of it is null.
+
+    `chat_id` is the chat of the message, which may be a subagent's; `snippet` is plain text around the hit.
+    """
+
+    chat_id: ChatId | None = None
+    message_id: MessageId | None = None
+    snippet: str | None = None
+
+
+class ChatView(msgspec.Struct, frozen=True, kw_only=True):
+    """A chat as one person sees it: role, pin and unread mark are the viewer's.
+
+    Of other people's chats that the viewer may not read there is the frame only: no title, labels, texts or error.
+    `context` is there once its workspace has told it something, `git` once it was seen to work in a repository: the one
+    with most changes, as it was last seen. Events leave `children` out: each chat has its own.
+    """
+
+    id: ChatId
+    owner: PublicUser
+    my_role: str
+    parent_chat_id: ChatId | None
+    root_chat_id: ChatId
+    mode: str | None
+    title: str
+    status: str
+    archived: bool
+    archived_at: datetime | None
+    plan_mode: bool
+    last_error: ChatErrorView | None
+    last_model_config_id: UUID
+    last_reasoning_effort: str | None
+    workspace_id: UUID | None
+    mcp_server_ids: tuple[UUID, ...]
+    labels: dict[str, str]
+    pin_order: int | None
+    client_type: str
+    last_turn_summary: str | None
+    summary: str | None
+    has_unread: bool
+    shared: bool
+    queue_len: int
+    requires_action_deadline_at: datetime | None
+    needs_user: str | None  # "question", "plan", "tools" or "approval": what it, or a subagent of it, waits for
+    usage: ContextUsage
+    created_at: datetime
+    updated_at: datetime
+    last_activity_at: datetime
+    snapshot_version: int
+    history_version: int
+    meta_version: int
+    context: ContextState | None = None
+    git: DiffStatus | None = None
+    children: tuple[ChatView, ...] | UnsetType = ()
+    match: SearchMatch | None = None  # in the answers of a search
+
+    files: tuple[ChatFile, ...] | UnsetType = UNSET
+    dynamic_tools: tuple[str, ...] | UnsetType = UNSET
+    queued_for_capacity: bool | UnsetType = UNSET
+    warnings: tuple[str, ...] | UnsetType = UNSET
+    action: Action | UnsetType | None = UNSET
+
+
+class ChatListPage(msgspec.Struct, frozen=True):
+    """A page of a list. `next_cursor` is None on the last one."""
+
+    items: tuple[ChatView, ...]
+    next_cursor: str | None
+
+
+_UNREADABLE = ChatErrorView(kind="generic")
+_errors = msgspec.json.Decoder(ChatErrorView)
+
+
+def chat_error(stored: str) -> ChatErrorView:
+    """The stored error; what cannot be read is shown as a general failure, and an empty message gets its words."""
+    try:
+        error = _errors.decode(parts.unescape(stored))
+    except (msgspec.DecodeError, RecursionError):
+        return _UNREADABLE
+    return error if error.message.strip() else msgspec.structs.replace(error, message=UNEXPLAINED)
+
+
+def action(calls: Iterable[PendingCall], *, is_approval: bool, deadline_at: datetime | None) -> Action:
+    shown = tuple(
+        ActionCall(call.tool_call_id, call.tool_name, call.args, UNSET if call.offers is None else call.offers)
+        for call in calls
+    )
+    return Action("approval" if is_approval else "tools", shown, deadline_at)
+
+
+def without_contents(chat: ChatView) -> ChatView:
+    """What somebody who may not read the chat sees of it, with its children alike."""
+    return msgspec.structs.replace(
+        chat,
+        title="",
+        labels={},
+        summary=None,
+        last_turn_summary=None,
+        last_error=None,
+        context=None,
+        git=None,
+        needs_user=None,
+        has_unread=False,
+        pin_order=None,
+        match=None,
+        children=UNSET if chat.children is UNSET else tuple(map(without_contents, chat.children)),
+    )

@@ -1,0 +1,139 @@
+"""The ledger of tool runs: a tool that must not run twice has a row before it runs, and its result after it.
+
+Whoever replays a call (after a crash, a takeover, a retry) finds the row by the call's token: a finished run gives its
+result again, an unfinished one says that nobody knows what happened. The first to insert the row is the one that runs.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from enum import StrEnum
+from uuid import UUID
+
+import msgspec
+
+from rookery.domain.chat import tool_calls
+from rookery.domain.chat.chat import Chat, Fence
+from rookery.domain.chat.errors import StaleFence
+from rookery.domain.chat.messages import ChatId, MessageId
+from rookery.store.db.pool import Connection
+from rookery.store.machine.bundle import READ_CHAT
+
+# Chosen: far longer than any call stays open while somebody still cares for its outcome.
+RETENTION = timedelta(days=30)
+
+# The conditions of a fence, so that the common case is one round trip.
+BEGIN = """
+    INSERT INTO chat_tool_runs (token, chat_id, message_id, tool_call_id, tool_name)
+    SELECT $1, c.id, $3, $4, $5
+      FROM chats c
+     WHERE c.id = $2
+       AND c.worker_id = $6
+       AND c.runner_id = $7
+       AND c.status = $8
+       AND c.history_version = $9
+       AND ($10::bigint IS NULL OR c.generation_attempt = $10)
+       AND NOT c.archived
+        ON CONFLICT (token) DO NOTHING
+    RETURNING token
+"""
+FIND = "SELECT result, is_error FROM chat_tool_runs WHERE token = $1"
+FINISH = """
+    UPDATE chat_tool_runs
+       SET finished_at = clock_timestamp(), result = $2, is_error = $3
+     WHERE token = $1
+       AND finished_at IS NULL
+    RETURNING token
+"""
+# SKIP LOCKED: replicas that purge together, and chats that are being deleted, never wait for each other.
+PURGE = """
+    DELETE FROM chat_tool_runs
+     WHERE token IN (SELECT token
+                       FROM chat_tool_runs
+                      WHERE started_at < clock_timestamp() - $1::interval
+                      ORDER BY started_at
+                      LIMIT $2
+                        FOR UPDATE SKIP LOCKED)
+    RETURNING token
+"""
+
+
+class RunStatus(StrEnum):
+    STARTED = "started"
+    FINISHED = "finished"
+    UNFINISHED = "unfinished"
+
+
+class ToolRun(msgspec.Struct, frozen=True):
+    """What `begin` found. `started`: run the tool now. `finished`: here is what it gave, do not run it.
+
+    `unfinished`: an earlier run began and its outcome is unknown; do not run it again, tell the model to check.
+    """
+
+    status: RunStatus
+    result: bytes = b""
+    is_error: bool = False
+
+
+class Call(msgspec.Struct, frozen=True):
+    """A tool call by what identifies it: call ids alone repeat on some servers."""
+
+    chat_id: ChatId
+    message_id: MessageId
+    tool_call_id: str
+    tool_name: str
+
+    @property
+    def token(self) -> UUID:
+        return tool_calls.replay_token(self.chat_id, self.message_id, self.tool_call_id)
+
+
+async def begin(conn: Connection, call: Call, *, fence: Fence) -> ToolRun:
+    """Enter the run in the ledger, or find out what became of it. Raises `StaleFence` when the chat moved on.
+
+    Only a new run is fenced. What an old one gave is the truth for whoever asks.
+    """
+    token = call.token
+    inserted = await conn.fetchval(
+        BEGIN,
+        token,
+        call.chat_id,
+        call.message_id,
+        call.tool_call_id,
+        call.tool_name,
+        fence.worker_id,
+        fence.runner_id,
+        fence.status,
+        fence.history_version,
+        fence.generation_attempt,
+    )
+    if inserted is not None:
+        return ToolRun(RunStatus.STARTED)
+    # A statement of its own: that of the insert does not see a row that was committed while it waited.
+    record = await conn.fetchrow(FIND, token)
+    if record is None:
+        raise await _stale(conn, call.chat_id, fence)
+    if record["result"] is None:
+        return ToolRun(RunStatus.UNFINISHED)
+    return ToolRun(RunStatus.FINISHED, record["result"], record["is_error"])
+
+
+async def finish(conn: Connection, token: UUID, *, result: bytes, is_error: bool = False) -> bool:
+    """Keep what the run gave. False when it is finished already, or its chat is gone.
+
+    Not fenced, on purpose: the tool has run, whoever owns the chat by now, and the next owner wants its result.
+    """
+    return await conn.fetchval(FINISH, token, result, is_error) is not None
+
+
+async def purge(conn: Connection, *, older_than: timedelta = RETENTION, batch: int = 1000) -> int:
+    """Remove old runs, at most `batch` of them. Returns how many; fewer than `batch` means that none is left."""
+    return len(await conn.fetch(PURGE, older_than, batch))
+
+
+async def _stale(conn: Connection, chat_id: ChatId, fence: Fence) -> StaleFence:
+    record = await conn.fetchrow(READ_CHAT, chat_id)
+    if record is None:
+        return StaleFence(chat_id, "chat")
+    # Nothing found means that it was different when the insert looked, and has come back since.
+    return StaleFence(chat_id, fence.find_mismatch(Chat(*record)) or "snapshot_version")

@@ -1,0 +1,80 @@
+"""Whether those who watch live may still do so: one query for many of them, by the rules of `chat.rights`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from enum import StrEnum
+from uuid import UUID
+
+import msgspec
+
+from rookery.domain.access import rights
+from rookery.domain.access.rights import Action, AdminAccess, ChatFacts, Role, UserActor, Verdict
+from rookery.store.chats import shares
+from rookery.store.db.pool import Connection
+
+CHECK = f"""
+    SELECT u.role,
+           u.status = 'active' AND (
+             EXISTS (SELECT FROM sessions s
+                      WHERE s.id = w.credential_id AND s.user_id = w.user_id AND s.expires_at > $4)
+             OR EXISTS (SELECT FROM api_tokens t
+                         WHERE t.id = w.credential_id AND t.user_id = w.user_id AND t.expires_at > $4)) AS is_logged_in,
+           c.owner_id,
+           c.id IS NOT NULL AND {shares.SHARED_WITH.format(user="w.user_id")} AS is_shared,
+           (SELECT value ->> 'admin_access' FROM settings WHERE key = 'chats') AS admin_access
+      FROM unnest($1::uuid[], $2::uuid[], $3::uuid[]) WITH ORDINALITY AS w (user_id, credential_id, chat_id, place)
+      LEFT JOIN users u ON u.id = w.user_id
+      LEFT JOIN chats c ON c.id = w.chat_id
+     ORDER BY w.place
+"""
+
+
+class Standing(StrEnum):
+    KEPT = "kept"
+    LOGGED_OUT = "logged_out"  # session or token gone or expired, or the user disabled
+    WITHDRAWN = "withdrawn"  # may not read this chat any more
+    DELETED = "deleted"  # there is no such chat any more
+
+
+class Watching(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody who watches. Without a chat it is a list. `has_reason`: opened by an administrator who gave one."""
+
+    user_id: UUID
+    credential_id: UUID
+    chat_id: UUID | None = None
+    has_reason: bool = False
+
+
+async def find_standings(conn: Connection, watching: Sequence[Watching], *, now: datetime) -> list[Standing]:
+    """What is left of each one's access, in the given order."""
+    records = await conn.fetch(
+        CHECK,
+        [each.user_id for each in watching],
+        [each.credential_id for each in watching],
+        [each.chat_id for each in watching],
+        now,
+    )
+    return [_standing(each, *record) for each, record in zip(watching, records, strict=True)]
+
+
+def _standing(
+    watching: Watching,
+    role: str | None,
+    is_logged_in: bool | None,
+    owner_id: UUID | None,
+    is_shared: bool,
+    admin_access: str | None,
+) -> Standing:
+    if not is_logged_in:
+        return Standing.LOGGED_OUT
+    if watching.chat_id is None:
+        return Standing.KEPT
+    if owner_id is None:
+        return Standing.DELETED
+    access = AdminAccess(admin_access) if admin_access in set(AdminAccess) else AdminAccess.BREAK_GLASS
+    actor = UserActor(watching.user_id, Role(role) if role in set(Role) else Role.MEMBER)
+    facts = ChatFacts(owner_id, is_shared, access)
+    verdict = rights.judge_chat(actor, Action.READ, facts=facts, has_reason=watching.has_reason)
+    return Standing.KEPT if verdict is Verdict.ALLOWED else Standing.WITHDRAWN

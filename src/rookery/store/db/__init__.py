@@ -1,0 +1,1 @@
+"""The database itself: pools, migrations, hints over LISTEN and NOTIFY, the embedded server."""

@@ -1,0 +1,115 @@
+"""Which user the embedded PostgreSQL runs as, and how a command is started as that user.
+
+A normal user runs it as himself. Root cannot, so PostgreSQL gets a user id of its own without an entry in
+/etc/passwd: not `nobody`, because sandboxed workspaces run as nobody and must not own the database's files.
+Nothing outside the data directory is ever created, chowned or chmodded, and no account is added to the machine.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rookery.store.db.errors import EmbeddedServerError
+
+FIRST_UID = 57117  # chosen: far from the ranges that distributions and user namespaces hand out
+CANDIDATES = 100
+LAUNCHER = Path(__file__).with_name("launch.py")
+
+NOT_AS_ROOT = "Run rookery as a normal user, or set database_url to use a PostgreSQL of your own."
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    uid: int
+    gid: int
+
+
+def server_account(cluster: Path) -> Account | None:
+    """Whom the server runs as; None means as ourselves. An existing cluster keeps its owner."""
+    if os.geteuid() != 0:
+        return None
+    if sys.platform != "linux":
+        raise EmbeddedServerError(f"The embedded PostgreSQL cannot run as root on this system. {NOT_AS_ROOT}")
+    if cluster.exists() and (owner := cluster.stat()).st_uid != 0:
+        return Account(owner.st_uid, owner.st_gid)
+    return _unused_account()
+
+
+def setup_account() -> Account | None:
+    """Whom initdb runs as: it insists on a user with a name, which the server's own user does not have."""
+    if os.geteuid() == 0:
+        return _nobody()
+    try:
+        pwd.getpwuid(os.geteuid())
+    except KeyError:
+        raise EmbeddedServerError(
+            f"User id {os.geteuid()} has no name on this machine, and PostgreSQL cannot be set up without one. "
+            "Add it to /etc/passwd, or set database_url to use a PostgreSQL of your own."
+        ) from None
+    return None
+
+
+def command(account: Account | None, program: Path, arguments: Sequence[str]) -> list[str]:
+    """The command line that runs `program` as `account`."""
+    if account is None:
+        return [str(program), *arguments]
+    launcher = [sys.executable, "-I", "-S", str(LAUNCHER), str(account.uid), str(account.gid)]
+    return [*launcher, str(program), *arguments]
+
+
+def hand_over(tree: Path, account: Account | None) -> None:
+    """Give a directory and everything in it to the account.
+
+    The directory itself comes last: an interrupted change is recognised by its owner and repeated.
+    """
+    if account is None:
+        return
+    try:
+        for _, folders, files, folder_fd in os.fwalk(tree):
+            for name in (*folders, *files):
+                os.chown(name, account.uid, account.gid, dir_fd=folder_fd, follow_symlinks=False)
+        os.chown(tree, account.uid, account.gid)
+    except OSError as error:
+        raise EmbeddedServerError(
+            f"Root may not give files to another user here ({error.strerror}), "
+            f"and PostgreSQL refuses to run as root. {NOT_AS_ROOT}"
+        ) from error
+
+
+def _unused_account() -> Account:
+    for number in range(FIRST_UID, FIRST_UID + CANDIDATES):
+        if not _is_known(number):
+            return Account(number, number)
+    raise EmbeddedServerError(
+        f"All user ids from {FIRST_UID} to {FIRST_UID + CANDIDATES - 1} are taken on this machine. {NOT_AS_ROOT}"
+    )
+
+
+def _is_known(number: int) -> bool:
+    try:
+        pwd.getpwuid(number)
+    except KeyError:
+        pass
+    else:
+        return True
+    try:
+        grp.getgrgid(number)
+    except KeyError:
+        return False
+    return True
+
+
+def _nobody() -> Account:
+    try:
+        entry = pwd.getpwnam("nobody")
+    except KeyError:
+        raise EmbeddedServerError(
+            f"This machine has no user `nobody` to set PostgreSQL up with. {NOT_AS_ROOT}"
+        ) from None
+    return Account(entry.pw_uid, entry.pw_gid)

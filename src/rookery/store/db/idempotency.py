@@ -1,0 +1,75 @@
+"""Repeats of requests that must happen once: the first answer is kept for 24 hours and given again.
+
+The answer is stored in the transaction of the change, so both exist or neither. While that transaction is open its
+lock says so: a repeat that arrives meanwhile is refused at once instead of waiting, and a crash leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import msgspec
+
+from rookery.domain.chat.errors import InvalidInput
+from rookery.domain.chat.messages import check_storable
+from rookery.store.db.pool import Connection
+from rookery.store.people.errors import IdempotencyInProgress, IdempotencyMismatch
+
+LIFETIME = timedelta(hours=24)
+MAX_KEY_CHARS = 255
+
+# 64 bits of hash: two keys that share them at the same moment cost one of them a second try.
+TRY_LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended($1::uuid::text || '/' || $2::text, 20041))"
+FIND = "SELECT request_hash, answer FROM idempotency_keys WHERE user_id = $1 AND key = $2 AND created_at > $3"
+STORE = """
+    INSERT INTO idempotency_keys (user_id, key, request_hash, answer, created_at)
+    VALUES ($1, $2, $3, $4, $5)
+    ON CONFLICT (user_id, key) DO UPDATE
+       SET request_hash = excluded.request_hash, answer = excluded.answer, created_at = excluded.created_at
+"""
+PURGE = "DELETE FROM idempotency_keys WHERE created_at <= $1"
+
+
+class Request(msgspec.Struct, frozen=True):
+    """A request that may come again: whose, under which key, and what was asked."""
+
+    user_id: UUID
+    key: str
+    operation: str
+    body: bytes
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.key) <= MAX_KEY_CHARS:
+            raise InvalidInput("Idempotency-Key", f"An idempotency key has 1 to {MAX_KEY_CHARS} characters.")
+        check_storable("Idempotency-Key", self.key)
+
+    @property
+    def hash(self) -> bytes:
+        return hashlib.sha256(self.operation.encode() + b"\0" + self.body).digest()
+
+
+async def find_answer(conn: Connection, request: Request, *, now: datetime) -> bytes | None:
+    """The first answer to this request, or None: then do it, and `store_answer` in the same transaction.
+
+    Holds the key until the transaction ends. Raises `IdempotencyInProgress` when somebody else holds it, and
+    `IdempotencyMismatch` when the key was used for something else.
+    """
+    if not await conn.fetchval(TRY_LOCK, request.user_id, request.key):
+        raise IdempotencyInProgress
+    record = await conn.fetchrow(FIND, request.user_id, request.key, now - LIFETIME)
+    if record is None:
+        return None
+    if record["request_hash"] != request.hash:
+        raise IdempotencyMismatch
+    answer: bytes = record["answer"]
+    return answer
+
+
+async def store_answer(conn: Connection, request: Request, *, answer: bytes, now: datetime) -> None:
+    await conn.execute(STORE, request.user_id, request.key, request.hash, answer, now)
+
+
+async def purge_answers(conn: Connection, *, now: datetime) -> int:
+    return int((await conn.execute(PURGE, now - LIFETIME)).split()[-1])

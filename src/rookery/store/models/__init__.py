@@ -1,0 +1,1 @@
+"""Model providers, model configs, keys, usage and spending."""

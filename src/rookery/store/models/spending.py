@@ -1,0 +1,127 @@
+"""Spend limits: how much a user may spend in a period, how much is spent, and when it starts anew.
+
+Periods are of UTC; a week starts on Monday. Calls in flight may overshoot a limit a little, which is accepted.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Annotated
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from rookery.store.db.pool import Connection
+from rookery.store.models import usage
+from rookery.store.models.errors import SpendLimitReached
+from rookery.store.settings import settings
+from rookery.telemetry.log import get_logger
+
+log = get_logger("store.models.spending")
+
+SETTING = "spend"
+READ = """
+    SELECT (SELECT value FROM settings WHERE key = $1), (SELECT spend_limit_micros FROM users WHERE id = $2)
+"""
+SET_LIMIT = "UPDATE users SET spend_limit_micros = $2 WHERE id = $1"
+
+
+class PeriodKind(StrEnum):
+    DAY = "day"
+    WEEK = "week"
+    MONTH = "month"
+
+
+class SpendSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The group `spend` of the runtime settings. A limit of 0 is none."""
+
+    enabled: bool = False
+    default_limit_micros: Annotated[int, msgspec.Meta(ge=0)] = 0
+    period: PeriodKind = PeriodKind.MONTH
+
+
+class Period(msgspec.Struct, frozen=True):
+    """From `start` to just before `end`."""
+
+    start: datetime
+    end: datetime
+
+
+class SpendStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """`limit_micros` is None when nothing limits this user."""
+
+    period: Period
+    spent_micros: int
+    limit_micros: int | None
+
+    @property
+    def is_reached(self) -> bool:
+        return self.limit_micros is not None and self.spent_micros >= self.limit_micros
+
+
+def period_at(now: datetime, kind: PeriodKind) -> Period:
+    """The period a moment is in."""
+    day = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    match kind:
+        case PeriodKind.DAY:
+            return Period(day, day + timedelta(days=1))
+        case PeriodKind.WEEK:
+            monday = day - timedelta(days=day.weekday())
+            return Period(monday, monday + timedelta(days=7))
+        case PeriodKind.MONTH:
+            first = day.replace(day=1)
+            # 32 days on is always the next month, and never the one after.
+            return Period(first, (first + timedelta(days=32)).replace(day=1))
+
+
+def limit_of(rules: SpendSettings, own_limit_micros: int | None) -> int | None:
+    """The user's own limit, else the deployment's; none while limits are switched off."""
+    if not rules.enabled:
+        return None
+    return own_limit_micros or rules.default_limit_micros or None
+
+
+async def spend_status(conn: Connection, user_id: UUID, *, now: datetime) -> SpendStatus:
+    stored, own = await _read(conn, user_id)
+    rules = _rules(stored)
+    period = period_at(now, rules.period)
+    spent = await usage.spent_micros(conn, user_id, start=period.start, end=period.end)
+    return SpendStatus(period=period, spent_micros=spent, limit_micros=limit_of(rules, own))
+
+
+async def check_spend(conn: Connection, user_id: UUID, *, now: datetime) -> None:
+    """Raise `SpendLimitReached` when this user's limit is used up.
+
+    A check that fails is logged and lets the call through: a broken setting must not stop everybody's work.
+    """
+    try:
+        status = await spend_status(conn, user_id, now=now)
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError, msgspec.MsgspecError) as error:
+        log.exception("spend_check_failed", error, user_id=user_id)
+        return
+    if status.is_reached:
+        assert status.limit_micros is not None
+        raise SpendLimitReached(
+            spent_micros=status.spent_micros, limit_micros=status.limit_micros, resets_at=status.period.end
+        )
+
+
+async def write_spend_settings(conn: Connection, rules: SpendSettings, *, by: UUID | None = None) -> bool:
+    return await settings.write_setting(conn, SETTING, value=rules, by=by)
+
+
+async def set_user_limit(conn: Connection, user_id: UUID, *, limit_micros: int | None) -> None:
+    """Give a user a limit of their own (above 0), or with None the deployment's."""
+    await conn.execute(SET_LIMIT, user_id, limit_micros)
+
+
+async def _read(conn: Connection, user_id: UUID) -> tuple[str | None, int | None]:
+    record = await conn.fetchrow(READ, SETTING, user_id)
+    assert record is not None
+    return record[0], record[1]
+
+
+def _rules(stored: str | None) -> SpendSettings:
+    return SpendSettings() if stored is None else msgspec.json.decode(stored, type=SpendSettings)

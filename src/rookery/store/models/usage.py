@@ -1,0 +1,216 @@
+"""The ledger of model calls: append-only, one row per call, whatever it was for and however it ended.
+
+Rows of steps are written in the transaction that commits the step, others on their own. Writing here never touches a
+chat: an auxiliary call must not move `history_version`, or it would break the fence of a running generation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from enum import StrEnum
+from uuid import UUID
+
+import msgspec
+
+from rookery.domain.chat.errors import InvalidInput
+from rookery.domain.chat.messages import ChatId, MessageId
+from rookery.store.db.pool import Connection
+
+MAX_REPORT_DAYS = 366
+
+# The family's root comes from the chat, so that no caller can get it wrong; a chat that is gone leaves both empty.
+RECORD = """
+    INSERT INTO model_usage (owner_id, chat_id, root_chat_id, message_id, purpose, provider_id, model_config_id, model,
+                             key_source, status, input_tokens, cache_read_tokens, cache_write_tokens,
+                             cache_write_1h_tokens, output_tokens, reasoning_tokens, total_tokens, web_searches,
+                             context_tokens, cost_micros, runtime_ms, request_id, at)
+    SELECT $1, c.id, coalesce(c.root_chat_id, c.id), $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16,
+           $17, $18, $19, $20, $21, coalesce($22, clock_timestamp())
+      FROM (SELECT) one
+      LEFT JOIN chats c ON c.id = $2
+    RETURNING id
+"""
+_IDENTITY = ("owner_id", "at", "purpose", "model", "runtime_ms", "request_id", "output_tokens")
+# Index model_usage_at. The instant is the caller's own, to the microsecond.
+IS_RECORDED = """
+    SELECT EXISTS (SELECT FROM model_usage
+                    WHERE at = $2 AND owner_id = $1 AND purpose = $3 AND model = $4 AND runtime_ms = $5
+                      AND request_id IS NOT DISTINCT FROM $6 AND output_tokens IS NOT DISTINCT FROM $7)
+"""
+# Index model_usage_spend alone.
+SPENT = """
+    SELECT coalesce(sum(cost_micros), 0)::bigint
+      FROM model_usage
+     WHERE owner_id = $1
+       AND at >= $2
+       AND at < $3
+       AND key_source <> 'user'
+"""
+_FIGURES = """
+    coalesce(sum(cost_micros), 0)::bigint, count(*), count(*) FILTER (WHERE NOT priced),
+    coalesce(sum(input_tokens), 0)::bigint, coalesce(sum(cache_read_tokens), 0)::bigint,
+    coalesce(sum(cache_write_tokens), 0)::bigint, coalesce(sum(output_tokens), 0)::bigint,
+    coalesce(sum(reasoning_tokens), 0)::bigint, coalesce(sum(runtime_ms), 0)::bigint
+"""
+OF_FAMILY = f"""
+    SELECT {_FIGURES}
+      FROM model_usage
+     WHERE root_chat_id = coalesce((SELECT root_chat_id FROM chats WHERE id = $1), $1)
+"""
+OF_FAMILY_BY = f"""
+    SELECT {{key}}, {_FIGURES}
+      FROM model_usage
+     WHERE root_chat_id = coalesce((SELECT root_chat_id FROM chats WHERE id = $1), $1)
+     GROUP BY 1
+     ORDER BY 2 DESC, 1
+"""
+REPORT = f"""
+    SELECT {{key}}, {_FIGURES}
+      FROM model_usage
+     WHERE at >= $1
+       AND at < $2
+       AND ($3::uuid IS NULL OR owner_id = $3)
+     GROUP BY 1
+     ORDER BY 1
+"""
+
+
+class KeySource(StrEnum):
+    """Whose key paid. What was paid with a user's own key does not count against a limit."""
+
+    USER = "user"
+    CENTRAL = "central"
+    ENV = "env"
+    AMBIENT = "ambient"
+
+
+class CallStatus(StrEnum):
+    OK = "ok"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One call. Token counts are None where the provider did not report; `cost_micros` None is "unpriced"."""
+
+    owner_id: UUID
+    chat_id: ChatId | None
+    message_id: MessageId | None = None
+    purpose: str
+    provider_id: UUID
+    model_config_id: UUID | None
+    model: str
+    key_source: KeySource
+    status: CallStatus
+    input_tokens: int | None = None
+    cache_read_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    cache_write_1h_tokens: int | None = None
+    output_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    total_tokens: int | None = None
+    web_searches: int | None = None
+    context_tokens: int | None = None
+    cost_micros: int | None = None
+    runtime_ms: int = 0
+    request_id: str | None = None
+    at: datetime | None = None  # now, unless the call ended earlier
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """Sums over calls. Unpriced calls are counted, and not in the cost."""
+
+    cost_micros: int
+    request_count: int
+    unpriced_request_count: int
+    input_tokens: int
+    cache_read_tokens: int
+    cache_write_tokens: int
+    output_tokens: int
+    reasoning_tokens: int
+    runtime_ms: int
+
+
+class FamilyCost(msgspec.Struct, frozen=True):
+    """What a root chat and its subagents cost. The keys of `by_chat` are ids, of `by_model` model ids."""
+
+    total: Figures
+    by_model: Mapping[str, Figures]
+    by_chat: Mapping[str, Figures]
+
+
+class GroupBy(StrEnum):
+    USER = "user"
+    MODEL = "model"
+    PROVIDER = "provider"
+    DAY = "day"
+    PURPOSE = "purpose"
+
+
+_GROUPS = {
+    GroupBy.USER: "owner_id::text",
+    GroupBy.MODEL: "model",
+    GroupBy.PROVIDER: "provider_id::text",
+    GroupBy.DAY: "to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD')",
+    GroupBy.PURPOSE: "purpose",
+}
+
+
+# How people call what a report is grouped by, where its key is an id.
+_NAMES = {
+    GroupBy.USER: "SELECT id::text, username FROM users WHERE id::text = ANY ($1::text[])",
+    GroupBy.PROVIDER: """
+        SELECT id::text, coalesce(nullif(display_name, ''), name) FROM model_providers WHERE id::text = ANY ($1::text[])
+    """,
+}
+
+
+async def record_call(conn: Connection, entry: Entry) -> int:
+    """Append a call; returns the id of its row."""
+    values = [getattr(entry, name) for name in Entry.__struct_fields__]
+    row_id: int = await conn.fetchval(RECORD, *values)
+    return row_id
+
+
+async def is_recorded(conn: Connection, entry: Entry) -> bool:
+    """Whether this very call is in the ledger: the same owner, purpose and instant. For those whose answer was lost."""
+    found: bool = await conn.fetchval(IS_RECORDED, *(getattr(entry, name) for name in _IDENTITY))
+    return found
+
+
+async def spent_micros(conn: Connection, user_id: UUID, *, start: datetime, end: datetime) -> int:
+    """What a user's calls cost between two times, those on the user's own keys aside."""
+    spent: int = await conn.fetchval(SPENT, user_id, start, end)
+    return spent
+
+
+async def family_cost(conn: Connection, chat_id: ChatId) -> FamilyCost:
+    """The whole family's, from the root or any child. Zeros when there were no calls."""
+    total = await conn.fetchrow(OF_FAMILY, chat_id)
+    assert total is not None
+    by_model = await conn.fetch(OF_FAMILY_BY.format(key="model"), chat_id)
+    by_chat = await conn.fetch(OF_FAMILY_BY.format(key="chat_id::text"), chat_id)
+    return FamilyCost(
+        Figures(*total),
+        {key: Figures(*figures) for key, *figures in by_model},
+        {key: Figures(*figures) for key, *figures in by_chat if key is not None},
+    )
+
+
+async def report(
+    conn: Connection, group_by: GroupBy, *, start: datetime, end: datetime, user_id: UUID | None = None
+) -> dict[str, Figures]:
+    """Sums between two times, of one user or of all, by the key of the group."""
+    if not start < end or (end - start).days > MAX_REPORT_DAYS:
+        raise InvalidInput("to", f"The report must cover at least a moment and at most {MAX_REPORT_DAYS} days.")
+    rows = await conn.fetch(REPORT.format(key=_GROUPS[group_by]), start, end, user_id)
+    return {key: Figures(*figures) for key, *figures in rows}
+
+
+async def list_names(conn: Connection, group_by: GroupBy, *, keys: Collection[str]) -> dict[str, str]:
+    """Names for the keys of a report; none for what is deleted, or has no name but its key."""
+    statement = _NAMES.get(group_by)
+    if statement is None:
+        return {}
+    return {key: name for key, name in await conn.fetch(statement, list(keys))}

@@ -1,0 +1,1 @@
+"""Accounts: users, credentials, sessions, tokens, preferences, and the audit log."""

@@ -1,0 +1,83 @@
+"""What stops when an account is disabled: its chats and its workspaces. Queued messages stay where they are.
+
+The change of the account does all of it in its own transaction. A request that was under way at that moment may still
+start something afterwards, so replicas look again for a while at accounts that were disabled recently.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from rookery.store.db.hints import Hint
+from rookery.store.db.pool import Connection
+from rookery.store.machine import Bundle, interrupt
+from rookery.store.workspaces import requests
+from rookery.store.workspaces.operations import Reason
+from rookery.store.workspaces.requests import OperationInProgress
+from rookery.store.workspaces.workspaces import WorkspaceNotFound
+
+NOTE = "The account of the user was disabled."
+
+# By the clock of the database, which wrote `disabled_at`.
+RECENT = """
+    SELECT id, disabled_at
+      FROM users
+     WHERE status = 'disabled'
+       AND disabled_at > clock_timestamp() - make_interval(secs => $1)
+     ORDER BY disabled_at
+"""
+# Roots first, as every lock of several chats of a family.
+BUSY_CHATS = """
+    SELECT id
+      FROM chats
+     WHERE owner_id = $1
+       AND status IN ('running', 'requires_action')
+     ORDER BY parent_chat_id IS NOT NULL, created_at, id
+"""
+WORKSPACES_UP = """
+    SELECT id
+      FROM workspaces
+     WHERE owner_id = $1
+       AND deleted_at IS NULL
+       AND status IN ('pending', 'starting', 'running')
+     ORDER BY id
+"""
+
+
+class DisabledUser(msgspec.Struct, frozen=True):
+    id: UUID
+    disabled_at: datetime
+
+
+async def list_recent(conn: Connection, *, seconds: float) -> list[DisabledUser]:
+    return [DisabledUser(*record) for record in await conn.fetch(RECENT, seconds)]
+
+
+async def has_busy_chats(conn: Connection, user_id: UUID) -> bool:
+    return await conn.fetchval(f"SELECT EXISTS ({BUSY_CHATS})", user_id) is True
+
+
+async def stop_chats(bundle: Bundle, user_id: UUID) -> int:
+    """Tell what runs to stop. Returns how many chats."""
+    stopped = 0
+    for record in await bundle.conn.fetch(BUSY_CHATS, user_id):
+        tx = await bundle.open(record["id"])
+        if tx.chat.status in ("running", "requires_action"):
+            await interrupt(tx, note=NOTE)
+            stopped += 1
+    return stopped
+
+
+async def stop_workspaces(conn: Connection, user_id: UUID) -> list[Hint]:
+    """Ask for a stop of each that is up or comes up. Returns what to publish after the commit."""
+    hints: list[Hint] = []
+    for record in await conn.fetch(WORKSPACES_UP, user_id):
+        try:
+            requested = await requests.stop(conn, record["id"], reason=Reason.DISABLED)
+        except (OperationInProgress, WorkspaceNotFound):
+            continue  # being deleted, or gone
+        hints += await requests.hints_of(conn, requested)
+    return hints

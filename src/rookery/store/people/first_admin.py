@@ -1,0 +1,140 @@
+"""The first run: whoever holds the setup token makes the first administrator, once.
+
+The token lies in the data directory, readable by its owner only, and is printed where the server was started. Each
+data directory has its own; all of them end with the first account.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+from datetime import datetime
+from pathlib import Path
+
+import asyncpg
+import msgspec
+
+from rookery.domain.access.rights import Role, SystemActor, SystemName
+from rookery.runtime.clock import Clock
+from rookery.store.db.pool import Connection
+from rookery.store.people import audit, passwords, sessions, users
+from rookery.store.people.audit import NO_REQUEST, Event, RequestInfo
+from rookery.store.people.errors import AlreadySetUp, WrongSetupToken
+from rookery.store.people.passwords import Passwords
+from rookery.store.people.sessions import NewSession
+from rookery.store.people.users import User, UserDraft
+
+TOKEN_FILE = "setup-token"  # noqa: S105 -- a file name
+LOCK_KEY = 0x726F6F6B_73657475  # "rooksetu"; the one-key space of advisory locks
+
+LOCK = "SELECT pg_advisory_xact_lock($1)"
+REMEMBER = "INSERT INTO setup_tokens (token_hash, created_at) VALUES ($1, $2) ON CONFLICT DO NOTHING"
+# By its hash: how long the search takes says nothing about the token.
+IS_KNOWN = "SELECT EXISTS (SELECT FROM setup_tokens WHERE token_hash = $1)"
+FORGET_ALL = "DELETE FROM setup_tokens"
+
+
+class SetUp(msgspec.Struct, frozen=True):
+    user: User
+    session: NewSession
+
+
+async def is_setup_needed(conn: Connection) -> bool:
+    return not await users.has_admin(conn)
+
+
+async def ensure_token(conn: Connection, data_dir: Path, *, now: datetime, configured: str | None = None) -> str | None:
+    """The token of this data directory, made if there is none; None, and no file, once there is an administrator.
+
+    Replicas that start together agree on one. `configured` is the one of the settings, which wins.
+    """
+    async with conn.transaction():
+        await conn.execute(LOCK, LOCK_KEY)
+        if await users.has_admin(conn):
+            forget_file(data_dir)
+            return None
+        token = configured or _read_or_make(data_dir / TOKEN_FILE)
+        await conn.execute(REMEMBER, _hash(token), now)
+        return token
+
+
+def forget_file(data_dir: Path) -> None:
+    """Remove the token's file, if it is there. The token itself ended with the first account."""
+    (data_dir / TOKEN_FILE).unlink(missing_ok=True)
+
+
+async def is_token(conn: Connection, token: str) -> bool:
+    known: bool = await conn.fetchval(IS_KNOWN, _hash(token))
+    return known
+
+
+async def complete(
+    pool: asyncpg.Pool,
+    checker: Passwords,
+    *,
+    token: str,
+    draft: UserDraft,
+    password: str,
+    clock: Clock,
+    request: RequestInfo = NO_REQUEST,
+) -> SetUp:
+    """Make the first administrator and log them in. Raises `AlreadySetUp`, `WrongSetupToken` or `InvalidInput`.
+
+    The token is looked at before the password is hashed: strangers cannot make the server work.
+    """
+    async with pool.acquire() as conn:
+        await require(conn, token)
+    passwords.check(password, names=[name for name in (draft.email, draft.username) if name])
+    hashed = await checker.hash(password)
+    admin = msgspec.structs.replace(draft, role=Role.ADMIN)
+    async with pool.acquire() as conn, conn.transaction():
+        await conn.execute(LOCK, LOCK_KEY)
+        await require(conn, token)
+        user = await users.create_user(conn, admin, password_hash=hashed)
+        await conn.execute(FORGET_ALL)
+        now = clock.now()
+        event = Event(
+            action="user.create",
+            resource_type="user",
+            resource_id=str(user.id),
+            diff=audit.diff("users", None, user),
+            extra={"by": "setup"},
+        )
+        await audit.record(conn, event, actor=SystemActor(SystemName.SETUP), now=now, request=request)
+        session = await sessions.create_session(conn, user.id, now=now, ip=request.ip, user_agent=request.user_agent)
+    return SetUp(user, session)
+
+
+async def require(conn: Connection, token: str | None) -> None:
+    """Raise `AlreadySetUp`, or `WrongSetupToken` for one that is not right. None is nothing said yet."""
+    is_known = token is None or await is_token(conn, token)
+    # Behind the token: whoever sets the server up meanwhile takes the tokens away, and then there is an administrator.
+    if await users.has_admin(conn):
+        raise AlreadySetUp
+    if not is_known:
+        raise WrongSetupToken
+
+
+def _hash(token: str) -> bytes:
+    return hashlib.sha256(token.strip().encode("utf-8", "surrogatepass")).digest()
+
+
+def _read_or_make(path: Path) -> str:
+    """Written aside and linked: a file under the final name is always complete, and the first one wins."""
+    with contextlib.suppress(FileNotFoundError):
+        if token := path.read_text("utf-8").strip():
+            return token
+        path.unlink()
+    token = f"rk_setup_{secrets.token_hex(32)}"
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(token + "\n")
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, path)
+    finally:
+        draft.unlink()
+    return path.read_text("utf-8").strip()

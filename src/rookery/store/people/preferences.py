@@ -1,0 +1,188 @@
+"""What users set for themselves: their prompt, their models, when their chats are compacted, how things look.
+
+One row per preference; what is not stored has its default. Worker and API read the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from rookery.domain.chat.approvals import Rule, Rules
+from rookery.domain.chat.errors import InvalidInput
+from rookery.domain.chat.messages import Effort
+from rookery.domain.content import prompt_text
+from rookery.store.chats import approvals, chats
+from rookery.store.db.pool import Connection
+from rookery.store.models import config_lock
+from rookery.store.people.errors import Disabled
+from rookery.store.settings import groups, settings
+from rookery.store.settings.groups import MAX_NUMBER, MODELS, ModelSettings
+
+MAX_DISPLAY_BYTES = 16 * 1024
+MAX_THRESHOLDS = 1000
+
+LOCK_USER = "SELECT id FROM users WHERE id = $1 FOR NO KEY UPDATE"
+
+Percent = Annotated[int, Meta(ge=0, le=100)]
+# Which chats a personal model is for. Those of subagents follow with them.
+Kind = Literal["root"]
+
+
+class PersonalOverride(Struct, frozen=True):
+    """`chat_default` is what everybody gets; `model` names one."""
+
+    mode: Literal["chat_default", "model"]
+    model_config_id: UUID | None = None
+    reasoning_effort: Effort | None = None
+
+
+class Preferences(Struct, frozen=True, kw_only=True):
+    custom_prompt: str = ""
+    context_auto_refresh: bool = False
+    model_overrides: Mapping[Kind, PersonalOverride] = {}
+    compaction_thresholds: Mapping[UUID, Percent] = {}
+    approval_rules: Rules = ()
+    display: Mapping[str, object] = {}
+
+
+class PreferencesPatch(Struct, frozen=True, kw_only=True):
+    """UNSET leaves, None clears. Overrides and thresholds are changed one by one, `display` by merge patch; rules are
+    replaced."""
+
+    custom_prompt: str | UnsetType | None = UNSET
+    context_auto_refresh: bool | UnsetType | None = UNSET
+    model_overrides: Mapping[Kind, PersonalOverride | None] | UnsetType | None = UNSET
+    compaction_thresholds: Mapping[UUID, int | None] | UnsetType | None = UNSET
+    approval_rules: Sequence[Rule] | UnsetType | None = UNSET
+    display: Mapping[str, object] | UnsetType | None = UNSET
+
+
+async def read(conn: Connection, user_id: UUID) -> Preferences:
+    """All of them. One that cannot be read has its default."""
+    stored = await settings.list_user_settings(conn, user_id)
+    values: dict[str, Any] = {}
+    for field in msgspec.structs.fields(Preferences):
+        if field.name in stored:
+            try:
+                values[field.name] = msgspec.convert(stored[field.name], type=field.type)
+            except msgspec.ValidationError:
+                continue
+    return Preferences(**values)
+
+
+async def are_overrides_allowed(conn: Connection) -> bool:
+    group = groups.read(MODELS, await settings.find_setting(conn, MODELS.name))
+    assert isinstance(group, ModelSettings)
+    return group.allow_personal_overrides
+
+
+async def update(conn: Connection, user_id: UUID, *, patch: PreferencesPatch) -> bool:
+    """All of the patch or nothing. False when it changes nothing.
+
+    Under the lock of models: one that is named stays usable until this is committed.
+    """
+    async with config_lock.held(conn):
+        await conn.execute(LOCK_USER, user_id)
+        before = await read(conn, user_id)
+        after: dict[str, object] = {}
+        if patch.custom_prompt is not UNSET:
+            text = chats.storable(patch.custom_prompt or "")
+            after["custom_prompt"] = prompt_text.check_prompt(text, field="custom_prompt")
+        if patch.context_auto_refresh is not UNSET:
+            after["context_auto_refresh"] = bool(patch.context_auto_refresh)
+        if patch.model_overrides is not UNSET:
+            after["model_overrides"] = await _overrides(conn, before, patch.model_overrides)
+        if patch.compaction_thresholds is not UNSET:
+            after["compaction_thresholds"] = await _thresholds(conn, before, patch.compaction_thresholds)
+        if patch.approval_rules is not UNSET:
+            after["approval_rules"] = approvals.checked(patch.approval_rules or (), field="approval_rules")
+        if patch.display is not UNSET:
+            after["display"] = _display(before.display, patch.display)
+        has_changed = False
+        for key, value in after.items():
+            if value != getattr(before, key):
+                has_changed |= await settings.write_user_setting(conn, user_id, key=key, value=value)
+        return has_changed
+
+
+async def _overrides(
+    conn: Connection, before: Preferences, change: Mapping[Kind, PersonalOverride | None] | None
+) -> Mapping[Kind, PersonalOverride]:
+    if change is None:
+        return {}
+    kept = dict(before.model_overrides)
+    for kind, override in change.items():
+        if override is None:
+            kept.pop(kind, None)
+            continue
+        if not await are_overrides_allowed(conn):
+            raise Disabled("Administrators have not allowed models of one's own. Ask one.")
+        field = f"model_overrides.{kind}"
+        if (override.mode == "model") != (override.model_config_id is not None):
+            raise InvalidInput(f"{field}.model_config_id", "Name a model with the mode `model`, and only with it.")
+        if override.model_config_id is not None:
+            await groups.check_model(conn, override.model_config_id, override.reasoning_effort, field=field)
+        elif override.reasoning_effort is not None:
+            raise InvalidInput(f"{field}.reasoning_effort", "An effort needs a model it is for.")
+        kept[kind] = override
+    return kept
+
+
+async def _thresholds(
+    conn: Connection, before: Preferences, change: Mapping[UUID, int | None] | None
+) -> Mapping[UUID, int]:
+    if change is None:
+        return {}
+    kept = dict(before.compaction_thresholds)
+    for model_config_id, percent in change.items():
+        if percent is None:
+            kept.pop(model_config_id, None)
+            continue
+        if await groups.find_enabled(conn, model_config_id) is None:
+            raise InvalidInput(f"compaction_thresholds.{model_config_id}", "There is no such enabled model.")
+        kept[model_config_id] = percent
+    if len(kept) > MAX_THRESHOLDS:
+        raise InvalidInput("compaction_thresholds", f"At most {MAX_THRESHOLDS} models can have one.")
+    return kept
+
+
+def _display(before: Mapping[str, object], change: Mapping[str, object] | None) -> Mapping[str, object]:
+    merged = {} if change is None else _merged(before, change)
+    assert isinstance(merged, dict)
+    size = len(msgspec.json.encode(merged))
+    if size > MAX_DISPLAY_BYTES:
+        raise InvalidInput("display", f"At most {MAX_DISPLAY_BYTES} bytes of JSON can be kept; this would be {size}.")
+    return merged
+
+
+def _merged(before: object, change: object) -> object:
+    """RFC 7396: objects are merged, null removes, all else replaces."""
+    if not isinstance(change, Mapping):
+        return _storable(change)
+    kept: dict[str, object] = dict(before) if isinstance(before, Mapping) else {}
+    for name, value in change.items():
+        key = chats.storable(name)
+        if value is None:
+            kept.pop(key, None)
+        else:
+            kept[key] = _merged(kept.get(key), value)
+    return kept
+
+
+def _storable(value: object) -> object:
+    match value:
+        case str():
+            return chats.storable(value)
+        case Mapping():
+            return {chats.storable(str(key)): _storable(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_storable(item) for item in value]
+        case int() if abs(value) > MAX_NUMBER:
+            raise InvalidInput("display", f"A number in it is larger than {MAX_NUMBER}.")
+        case _:
+            return value

@@ -1,0 +1,209 @@
+"""Sessions of people in a browser: a row by id, the hashes of two secrets, and a time at which they end.
+
+One secret is in a cookie, which a browser sends to every port of the host. The other is the session key, which the page
+keeps in the storage of its origin and sends itself. A session is authenticated by both; a signed link stands in for the
+key where a browser loads an address without the page (`session_links`).
+
+A session lasts 24 hours from its last use and 30 days in all. It is renewed from half its life on, so most requests
+write nothing; that somebody is here is written at most once an hour.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import msgspec
+
+from rookery.domain.access.rights import UserActor
+from rookery.store.db.pool import Connection
+from rookery.store.people import credentials, users
+from rookery.store.people.credentials import Credential, Kind
+from rookery.store.people.errors import SessionExpired, SessionKeyRequired, SessionNotFound, Unauthenticated
+from rookery.store.people.signed_links import LinkKey, SignedTarget
+from rookery.store.people.users import User
+
+IDLE = timedelta(hours=24)
+LONGEST = timedelta(days=30)
+SEEN_EVERY = timedelta(hours=1)
+MAX_USER_AGENT_CHARS = 512
+
+# The fields of `Session`, in its order.
+COLUMNS = "s.id, s.user_id, s.created_at, s.last_seen_at, s.expires_at, s.ip, s.user_agent, s.stays"
+_WIDTH = 8
+# Who signs in has been seen: the next time that is written down may be an hour away.
+INSERT = f"""
+    WITH seen AS (UPDATE users SET last_seen_at = greatest(last_seen_at, $4) WHERE id = $2)
+    INSERT INTO sessions AS s (
+                id, user_id, secret_hash, created_at, last_seen_at, expires_at, ip, user_agent, stays, key_hash)
+    VALUES ($1, $2, $3, $4, $4, $5, $6, $7, $8, $9)
+    RETURNING {COLUMNS}
+"""
+FIND = f"""
+    SELECT {COLUMNS}, s.secret_hash, s.key_hash, {users.COLUMNS}
+      FROM sessions s
+      JOIN users u ON u.id = s.user_id
+     WHERE s.id = $1
+"""
+# The user was seen with it. Never beyond what the session may last: two requests may renew it at once.
+# The row of the user is locked first, as by `logins.end_credentials`. In the other order the two could deadlock.
+TOUCH = f"""
+    WITH seen AS (UPDATE users SET last_seen_at = greatest(last_seen_at, $2) WHERE id = $3 RETURNING id)
+    UPDATE sessions s
+       SET last_seen_at = greatest(s.last_seen_at, $2), expires_at = greatest(s.expires_at, $4)
+     WHERE s.id = $1
+       AND s.user_id = (SELECT id FROM seen)
+    RETURNING {COLUMNS}
+"""
+LIST = f"""
+    SELECT {COLUMNS}
+      FROM sessions s
+     WHERE s.user_id = $1
+       AND s.expires_at > $2
+     ORDER BY s.last_seen_at DESC, s.id
+"""
+END = "DELETE FROM sessions WHERE id = $1 AND user_id = $2 RETURNING true"
+END_ALL = "DELETE FROM sessions WHERE user_id = $1 AND id IS DISTINCT FROM $2 RETURNING id"
+PURGE = "DELETE FROM sessions WHERE expires_at <= $1"
+
+
+class Session(msgspec.Struct, frozen=True):
+    """A session as its user may see it. `stays` says that its cookie outlives the browser."""
+
+    id: UUID
+    user_id: UUID
+    created_at: datetime
+    last_seen_at: datetime
+    expires_at: datetime
+    ip: str | None
+    user_agent: str | None
+    stays: bool
+
+
+class NewSession(msgspec.Struct, frozen=True):
+    """`cookie` is the value of the cookie and `key` the session key, both known only here and to the browser."""
+
+    session: Session
+    cookie: str
+    key: str
+
+    def __repr__(self) -> str:
+        return f"NewSession({self.session!r}, ***)"
+
+
+class AuthenticatedSession(msgspec.Struct, frozen=True):
+    """`renewed` says that the end moved: the browser should get the cookie again, with its new age.
+
+    `links` signs and checks links of this session.
+    """
+
+    session: Session
+    user: User
+    links: LinkKey
+    renewed: bool = False
+
+    @property
+    def actor(self) -> UserActor:
+        return self.user.actor
+
+
+async def create_session(
+    conn: Connection,
+    user_id: UUID,
+    *,
+    now: datetime,
+    ip: str | None = None,
+    user_agent: str | None = None,
+    stays: bool = True,
+) -> NewSession:
+    credential = credentials.new(Kind.SESSION)
+    key = credentials.new(Kind.SESSION_KEY, id=credential.id)
+    record = await conn.fetchrow(
+        INSERT,
+        credential.id,
+        user_id,
+        credential.secret_hash,
+        now,
+        now + IDLE,
+        ip,
+        storable_user_agent(user_agent),
+        stays,
+        key.secret_hash,
+    )
+    assert record is not None
+    return NewSession(Session(*record), credential.reveal(), key.reveal())
+
+
+async def authenticate(
+    conn: Connection, cookie: str, proof: str | SignedTarget, *, now: datetime
+) -> AuthenticatedSession:
+    """Whose session this is. `proof` is the session key, or the signed link that the browser follows.
+
+    Raises `Unauthenticated`, `SessionKeyRequired`, or `SessionExpired` for a session that has ended.
+    """
+    credential = credentials.parse(Kind.SESSION, cookie)
+    if credential is None:
+        raise Unauthenticated
+    checked: Credential | SignedTarget | None = proof if isinstance(proof, SignedTarget) else _key_of(credential, proof)
+    if checked is None:
+        raise SessionKeyRequired
+    record = await conn.fetchrow(FIND, credential.id)
+    if record is None:
+        raise SessionExpired
+    session, (secret_hash, key_hash) = Session(*record[:_WIDTH]), record[_WIDTH : _WIDTH + 2]
+    user = users.from_record(record[_WIDTH + 2 :])
+    if not credential.matches(secret_hash):
+        raise Unauthenticated
+    # A replica of an older version may have made a session without a key. Such a session does not count here.
+    if session.expires_at <= now or not user.is_active or key_hash is None:
+        raise SessionExpired
+    links = LinkKey.of_session(key_hash)
+    is_proven = links.accepts(checked, now=now) if isinstance(checked, SignedTarget) else checked.matches(key_hash)
+    if not is_proven:
+        raise SessionKeyRequired
+    return await _seen(conn, AuthenticatedSession(session, user, links), now=now)
+
+
+async def list_sessions(conn: Connection, user_id: UUID, *, now: datetime) -> list[Session]:
+    """The user's sessions that are still good, the last used first."""
+    return [Session(*record) for record in await conn.fetch(LIST, user_id, now)]
+
+
+async def end_session(conn: Connection, user_id: UUID, *, session_id: UUID) -> None:
+    if await conn.fetchval(END, session_id, user_id) is None:
+        raise SessionNotFound
+
+
+async def end_sessions(conn: Connection, user_id: UUID, *, but: UUID | None = None) -> list[UUID]:
+    """End all sessions of a user, but perhaps one. Returns those that ended, for the hints."""
+    return [record["id"] for record in await conn.fetch(END_ALL, user_id, but)]
+
+
+async def purge_sessions(conn: Connection, *, now: datetime) -> int:
+    """Remove those that have ended. Returns how many."""
+    return int((await conn.execute(PURGE, now)).split()[-1])
+
+
+async def _seen(conn: Connection, found: AuthenticatedSession, *, now: datetime) -> AuthenticatedSession:
+    session = found.session
+    end = min(now + IDLE, session.created_at + LONGEST)
+    renews = session.expires_at - now < IDLE / 2 and end > session.expires_at
+    if not renews and now - session.last_seen_at < SEEN_EVERY:
+        return found
+    record = await conn.fetchrow(TOUCH, session.id, now, session.user_id, end if renews else session.expires_at)
+    if record is None:
+        raise SessionExpired
+    return AuthenticatedSession(Session(*record), found.user, found.links, renewed=renews)
+
+
+def _key_of(cookie: Credential, text: str) -> Credential | None:
+    """The session key, if it is one of the session that the cookie names."""
+    key = credentials.parse(Kind.SESSION_KEY, text)
+    return key if key is not None and key.id == cookie.id else None
+
+
+def storable_user_agent(user_agent: str | None) -> str | None:
+    """What is kept of it: people read it in the list of their sessions and in the audit log."""
+    if user_agent is None:
+        return None
+    return "".join(character for character in user_agent if character.isprintable())[:MAX_USER_AGENT_CHARS]

@@ -1,0 +1,175 @@
+"""API tokens: credentials for programs, limited by scopes and time. The token itself is shown once and never stored."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from rookery.domain.access.rights import Scope, UserActor
+from rookery.domain.chat.errors import InvalidInput
+from rookery.domain.chat.messages import check_storable
+from rookery.store.db.pool import Connection
+from rookery.store.people import credentials, users
+from rookery.store.people.credentials import Kind
+from rookery.store.people.errors import AlreadyExists, QuotaExceeded, TokenExpired, TokenNotFound, Unauthenticated
+from rookery.store.people.users import User
+
+DEFAULT_DAYS, MAX_DAYS = 90, 365
+MAX_TOKENS = 50
+MAX_NAME_CHARS = 64
+USED_EVERY = timedelta(minutes=10)
+# How long an expired token stays listed, so that its owner sees what a program stopped working with.
+DEAD_FOR = timedelta(days=7)
+
+# The fields of `Token`, in its order.
+COLUMNS = "t.id, t.user_id, t.name, t.scopes, t.created_at, t.expires_at, t.last_used_at"
+_WIDTH = 7
+COUNT = "SELECT count(*) FROM api_tokens WHERE user_id = $1"
+INSERT = f"""
+    INSERT INTO api_tokens AS t (id, user_id, name, scopes, secret_hash, created_at, expires_at)
+    VALUES ($1, $2, $3, $4, $5, $6, $7)
+    RETURNING {COLUMNS}
+"""
+FIND = f"""
+    SELECT {COLUMNS}, t.secret_hash, {users.COLUMNS}
+      FROM api_tokens t
+      JOIN users u ON u.id = t.user_id
+     WHERE t.id = $1
+"""
+# The row of the user is locked first, as by `logins.end_credentials`. In the other order the two could deadlock.
+TOUCH = """
+    WITH seen AS (UPDATE users SET last_seen_at = greatest(last_seen_at, $2) WHERE id = $3 RETURNING id)
+    UPDATE api_tokens SET last_used_at = greatest(last_used_at, $2) WHERE id = $1 AND user_id = (SELECT id FROM seen)
+"""
+OWNER = "SELECT user_id FROM api_tokens WHERE id = $1"
+LIST = f"SELECT {COLUMNS} FROM api_tokens t WHERE t.user_id = $1 ORDER BY t.created_at DESC, t.id"
+DELETE = f"DELETE FROM api_tokens t WHERE t.id = $1 RETURNING {COLUMNS}"
+END_ALL = "DELETE FROM api_tokens WHERE user_id = $1 AND id IS DISTINCT FROM $2 RETURNING id"
+PURGE = "DELETE FROM api_tokens WHERE expires_at <= $1"
+
+
+class Token(msgspec.Struct, frozen=True):
+    """What is known about a token, but for its secret."""
+
+    id: UUID
+    user_id: UUID
+    name: str
+    scopes: frozenset[Scope]
+    created_at: datetime
+    expires_at: datetime
+    last_used_at: datetime | None
+
+
+class NewToken(msgspec.Struct, frozen=True):
+    """`secret` is the token as programs send it, known only here and to who asked for it."""
+
+    token: Token
+    secret: str
+
+
+class AuthenticatedToken(msgspec.Struct, frozen=True):
+    token: Token
+    user: User
+
+    @property
+    def actor(self) -> UserActor:
+        return UserActor(self.user.id, self.user.role, self.token.scopes)
+
+
+async def create_token(
+    conn: Connection,
+    user_id: UUID,
+    *,
+    name: str,
+    scopes: Collection[Scope],
+    now: datetime,
+    days: int = DEFAULT_DAYS,
+    max_days: int = MAX_DAYS,
+) -> NewToken:
+    _check(name, scopes, days=days, max_days=max_days)
+    credential = credentials.new(Kind.TOKEN)
+    async with conn.transaction():
+        # Two creations of one user take turns, so that the number never passes the limit.
+        await users.lock_user(conn, user_id)
+        if await conn.fetchval(COUNT, user_id) >= MAX_TOKENS:
+            raise QuotaExceeded(f"You have {MAX_TOKENS} API tokens, which is all there may be. Delete one first.")
+        try:
+            record = await conn.fetchrow(
+                INSERT,
+                credential.id,
+                user_id,
+                name,
+                sorted(scopes),
+                credential.secret_hash,
+                now,
+                now + timedelta(days=days),
+            )
+        except asyncpg.UniqueViolationError:
+            raise AlreadyExists("name", f"You have an API token named {name} already. Choose another name.") from None
+    assert record is not None
+    return NewToken(_token(record), credential.reveal())
+
+
+async def authenticate(conn: Connection, text: str, *, now: datetime) -> AuthenticatedToken:
+    """Who this token belongs to. What cannot be a token is refused without a query."""
+    credential = credentials.parse(Kind.TOKEN, text)
+    if credential is None:
+        raise Unauthenticated("This is not an API token of Rookery.")
+    record = await conn.fetchrow(FIND, credential.id)
+    if record is None or not credential.matches(record[_WIDTH]):
+        raise Unauthenticated("This API token does not exist any more.")
+    token, user = _token(record[:_WIDTH]), users.from_record(record[_WIDTH + 1 :])
+    if token.expires_at <= now:
+        raise TokenExpired
+    if not user.is_active:
+        raise Unauthenticated("The account of this API token is disabled.")
+    if token.last_used_at is None or now - token.last_used_at >= USED_EVERY:
+        await conn.execute(TOUCH, token.id, now, user.id)
+    return AuthenticatedToken(token, user)
+
+
+async def find_owner(conn: Connection, token_id: UUID) -> UUID | None:
+    owner: UUID | None = await conn.fetchval(OWNER, token_id)
+    return owner
+
+
+async def list_tokens(conn: Connection, user_id: UUID) -> list[Token]:
+    """The newest first; those that have expired too, for a week."""
+    return [_token(record) for record in await conn.fetch(LIST, user_id)]
+
+
+async def delete_token(conn: Connection, token_id: UUID) -> Token:
+    record = await conn.fetchrow(DELETE, token_id)
+    if record is None:
+        raise TokenNotFound
+    return _token(record)
+
+
+async def delete_tokens(conn: Connection, user_id: UUID, *, but: UUID | None = None) -> list[UUID]:
+    """Delete all tokens of a user, but perhaps one. Returns those that are gone, for the hints."""
+    return [record["id"] for record in await conn.fetch(END_ALL, user_id, but)]
+
+
+async def purge_tokens(conn: Connection, *, now: datetime) -> int:
+    """Remove what has been expired for a week. Returns how many."""
+    return int((await conn.execute(PURGE, now - DEAD_FOR)).split()[-1])
+
+
+def _check(name: str, scopes: Collection[Scope], *, days: int, max_days: int) -> None:
+    if not 1 <= len(name) <= MAX_NAME_CHARS or name != name.strip():
+        raise InvalidInput("name", f"A name has 1 to {MAX_NAME_CHARS} characters, without white space around them.")
+    check_storable("name", name)
+    if not scopes:
+        raise InvalidInput("scopes", "Name at least one scope.")
+    if not 1 <= days <= max_days:
+        raise InvalidInput("expires_in_days", f"A token lasts 1 to {max_days} days.")
+
+
+def _token(record: Iterable[Any]) -> Token:
+    token_id, user_id, name, scopes, created_at, expires_at, last_used_at = record
+    return Token(token_id, user_id, name, frozenset(map(Scope, scopes)), created_at, expires_at, last_used_at)

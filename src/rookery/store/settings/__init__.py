@@ -1,0 +1,1 @@
+"""Runtime settings, in groups, and the values that the operator has locked."""

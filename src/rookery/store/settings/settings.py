@@ -1,0 +1,80 @@
+"""Runtime settings: one row per group; what a row does not say has its default. `setting_groups` knows the groups.
+
+A value that cannot be read fails only the feature that reads it, so reads here return plain JSON or None. The caller of
+a write publishes a `ConfigHint(kind="settings", id=key)` after the commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from rookery.store.db.pool import Connection
+
+READ = "SELECT value FROM settings WHERE key = $1"
+READ_ROW = "SELECT value, updated_at, updated_by FROM settings WHERE key = $1"
+LIST_ROWS = "SELECT key, value, updated_at, updated_by FROM settings WHERE key = ANY ($1::text[])"
+# Nothing is written when nothing changes: `updated_at` is what people compare.
+WRITE = """
+    INSERT INTO settings (key, value, updated_by)
+    VALUES ($1, $2, $3)
+    ON CONFLICT (key) DO UPDATE
+       SET value = excluded.value, updated_at = clock_timestamp(), updated_by = excluded.updated_by
+     WHERE settings.value <> excluded.value
+    RETURNING key
+"""
+READ_OF_USER = "SELECT value FROM user_settings WHERE user_id = $1 AND key = $2"
+LIST_OF_USER = "SELECT key, value FROM user_settings WHERE user_id = $1"
+WRITE_OF_USER = """
+    INSERT INTO user_settings (user_id, key, value)
+    VALUES ($1, $2, $3)
+    ON CONFLICT (user_id, key) DO UPDATE
+       SET value = excluded.value, updated_at = clock_timestamp()
+     WHERE user_settings.value <> excluded.value
+    RETURNING key
+"""
+
+
+class Row(msgspec.Struct, frozen=True):
+    value: object
+    updated_at: datetime
+    updated_by: UUID | None
+
+
+async def find_setting(conn: Connection, key: str) -> object | None:
+    """The stored JSON, or None when the group has all its defaults."""
+    stored = await conn.fetchval(READ, key)
+    return None if stored is None else msgspec.json.decode(stored)
+
+
+async def find_setting_row(conn: Connection, key: str) -> Row | None:
+    record = await conn.fetchrow(READ_ROW, key)
+    return None if record is None else Row(msgspec.json.decode(record[0]), record[1], record[2])
+
+
+async def list_setting_rows(conn: Connection, keys: Collection[str]) -> dict[str, Row]:
+    """Those of the groups that have a row."""
+    records = await conn.fetch(LIST_ROWS, list(keys))
+    return {record[0]: Row(msgspec.json.decode(record[1]), record[2], record[3]) for record in records}
+
+
+async def write_setting(conn: Connection, key: str, *, value: object, by: UUID | None = None) -> bool:
+    """Replace a group. False when it was the same already."""
+    return await conn.fetchval(WRITE, key, msgspec.json.encode(value).decode(), by) is not None
+
+
+async def find_user_setting(conn: Connection, user_id: UUID, *, key: str) -> object | None:
+    stored = await conn.fetchval(READ_OF_USER, user_id, key)
+    return None if stored is None else msgspec.json.decode(stored)
+
+
+async def list_user_settings(conn: Connection, user_id: UUID) -> dict[str, object]:
+    return {key: msgspec.json.decode(value) for key, value in await conn.fetch(LIST_OF_USER, user_id)}
+
+
+async def write_user_setting(conn: Connection, user_id: UUID, *, key: str, value: object) -> bool:
+    """Replace one of a user's own preferences. False when it was the same already."""
+    return await conn.fetchval(WRITE_OF_USER, user_id, key, msgspec.json.encode(value).decode()) is not None

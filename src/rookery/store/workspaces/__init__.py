@@ -1,0 +1,1 @@
+"""Workspaces, their templates, and the operations on them."""

@@ -1,0 +1,173 @@
+"""Operations on workspaces as rows: what is to be done, who does it, how it went, and its log.
+
+At most one operation of a workspace is open (a unique index). An open one belongs to the replica in `claimed_by` until
+`lease_until`, or until that replica is gone. A canceled start keeps its claim until its replica has let go of the
+driver, and nothing else is claimed for that workspace before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from rookery.store.db.pool import Connection
+from rookery.store.people.errors import Missing
+
+TABLE = "workspace_operations"
+MAX_LOG_BYTES = 256 * 1024
+
+# The fields of `Operation`, in its order. The log is read by itself.
+COLUMNS = (
+    "o.id, o.workspace_id, o.kind, o.state, o.reason, o.parameters, o.secrets_enc, o.generation, o.error, "
+    "o.error_code, o.claimed_by, o.lease_until, o.created_at, o.started_at, o.finished_at"
+)
+FIND = f"SELECT {COLUMNS} FROM workspace_operations o WHERE o.id = $1"
+FIND_OPEN = f"""
+    SELECT {COLUMNS}
+      FROM workspace_operations o
+     WHERE o.workspace_id = $1
+       AND o.state IN ('queued', 'running')
+"""
+FIND_LAST = f"""
+    SELECT {COLUMNS}
+      FROM workspace_operations o
+     WHERE o.workspace_id = $1
+     ORDER BY o.created_at DESC, o.id
+     LIMIT 1
+"""
+FIND_OWNER = """
+    SELECT w.owner_id
+      FROM workspace_operations o
+      JOIN workspaces w ON w.id = o.workspace_id
+     WHERE o.id = $1
+"""
+# A start is over when its agent answers; its startup script goes on, and writes to the same log.
+LOG = """
+    SELECT o.log, o.log_dropped, o.state,
+           o.state = 'succeeded' AND o.kind IN ('create', 'start') AND w.generation = o.generation
+             AND w.status = 'running' AND w.agent_state IN ('connecting', 'starting') AS is_in_script
+      FROM workspace_operations o
+      JOIN workspaces w ON w.id = o.workspace_id
+     WHERE o.id = $1
+"""
+
+
+class Kind(StrEnum):
+    CREATE = "create"
+    START = "start"
+    STOP = "stop"
+    DELETE = "delete"
+
+
+class OperationState(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELED = "canceled"
+
+
+class Reason(StrEnum):
+    USER = "user"
+    CHAT = "chat"
+    IDLE = "idle"
+    QUOTA = "quota"
+    RECOVERY = "recovery"
+    DISABLED = "disabled"  # the account of the owner
+
+
+STARTS = frozenset({Kind.CREATE, Kind.START})
+
+
+class OperationNotFound(Missing):
+    def __init__(self, operation_id: UUID) -> None:
+        self.operation_id = operation_id
+        super().__init__(f"There is no operation {operation_id}.")
+
+
+class Operation(msgspec.Struct, frozen=True):
+    """An operation as stored. `parameters` and secrets are those of this start alone, gone when it is over."""
+
+    id: UUID
+    workspace_id: UUID
+    kind: str
+    state: str
+    reason: str
+    parameters: dict[str, Any]
+    secrets_enc: str | None
+    generation: int | None
+    error: str | None
+    error_code: str | None
+    claimed_by: UUID | None
+    lease_until: datetime | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+
+    @property
+    def is_open(self) -> bool:
+        return self.finished_at is None
+
+    @property
+    def is_start(self) -> bool:
+        return self.kind in STARTS
+
+
+class OperationLog(msgspec.Struct, frozen=True):
+    """The end of the log. `dropped` counts the bytes before it, so a position in the whole log is `dropped + n`.
+
+    `is_over`: nothing more will be said, by the startup script neither.
+    """
+
+    text: str
+    dropped: int
+    is_over: bool
+
+
+async def find_operation(conn: Connection, operation_id: UUID) -> Operation | None:
+    record = await conn.fetchrow(FIND, operation_id)
+    return None if record is None else from_record(record)
+
+
+async def get_operation(conn: Connection, operation_id: UUID) -> Operation:
+    found = await find_operation(conn, operation_id)
+    if found is None:
+        raise OperationNotFound(operation_id)
+    return found
+
+
+async def find_owner(conn: Connection, operation_id: UUID) -> UUID | None:
+    """Whose workspace it is about, deleted or not."""
+    owner_id: UUID | None = await conn.fetchval(FIND_OWNER, operation_id)
+    return owner_id
+
+
+async def find_open(conn: Connection, workspace_id: UUID) -> Operation | None:
+    """The one that is queued or running."""
+    record = await conn.fetchrow(FIND_OPEN, workspace_id)
+    return None if record is None else from_record(record)
+
+
+async def find_last(conn: Connection, workspace_id: UUID) -> Operation | None:
+    record = await conn.fetchrow(FIND_LAST, workspace_id)
+    return None if record is None else from_record(record)
+
+
+async def read_log(conn: Connection, operation_id: UUID) -> OperationLog:
+    record = await conn.fetchrow(LOG, operation_id)
+    if record is None:
+        raise OperationNotFound(operation_id)
+    is_open = record["state"] in (OperationState.QUEUED, OperationState.RUNNING)
+    return OperationLog(record["log"], record["log_dropped"], not is_open and not record["is_in_script"])
+
+
+def from_record(record: asyncpg.Record | Mapping[str, Any]) -> Operation:
+    values = dict(record)
+    values["parameters"] = msgspec.json.decode(values["parameters"])
+    return Operation(**values)

@@ -1,0 +1,322 @@
+"""What people and chats ask of workspaces: create, start, stop, delete, each under the row's lock.
+
+A request either finds that there is nothing to do, joins the operation of its kind that is open, is refused because
+another kind is, or inserts one. Stop and delete may cancel a start. Quotas are counted under a lock per owner, before
+a row or an operation is made.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from rookery.store.db.hints import Hint, MiscHint
+from rookery.store.db.nested_transaction import atomic
+from rookery.store.db.pool import Connection
+from rookery.store.people.errors import Conflict, Disabled, InUse, QuotaExceeded
+from rookery.store.settings.workspaces import WorkspaceSettings, read_workspace_settings
+from rookery.store.workspaces import operations, workspaces
+from rookery.store.workspaces.operations import Kind, Operation, Reason
+from rookery.store.workspaces.templates import TemplateNotFound
+from rookery.store.workspaces.workspaces import Status, Workspace, WorkspaceNotFound
+
+FORCE = "force"  # among the parameters of a delete
+TOPIC = "workspace_operations"  # for executors: there is something to claim, or something was canceled
+
+# The two-key form; the first keys are chosen: "wsow" and "wsno". Always in this order: owner, row, node.
+LOCK_OWNER = "SELECT pg_advisory_xact_lock(2003988343, hashtext($1::uuid::text))"
+LOCK_NODE = "SELECT pg_advisory_xact_lock(2003988079, hashtext($1::text))"
+IS_ACTIVE = "SELECT status = 'active' FROM users WHERE id = $1"
+COUNT_OWNED = """
+    SELECT count(*) AS owned,
+           count(*) FILTER (WHERE status IN ('pending', 'starting', 'running')) AS running
+      FROM workspaces
+     WHERE owner_id = $1
+       AND deleted_at IS NULL
+       AND id <> $2
+"""
+COUNT_ON_NODE = """
+    SELECT count(*)
+      FROM workspaces
+     WHERE node = $1
+       AND status IN ('pending', 'starting', 'running')
+       AND id <> $2
+"""
+INSERT = """
+    INSERT INTO workspaces (id, owner_id, name, template, template_revision, driver, node, parameters, secrets_enc,
+                            status, idle_stop_after, last_used_at)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 'pending', $10, $11)
+"""
+INSERT_OPERATION = f"""
+    INSERT INTO workspace_operations AS o (workspace_id, kind, reason, parameters, secrets_enc)
+    VALUES ($1, $2, $3, $4, $5)
+    RETURNING {operations.COLUMNS}
+"""
+# It keeps its claim until its replica has let go of the driver.
+CANCEL = """
+    UPDATE workspace_operations
+       SET state = 'canceled', finished_at = clock_timestamp(), parameters = '{}', secrets_enc = NULL,
+           error = 'This start was canceled.', error_code = 'canceled'
+     WHERE id = $1
+"""
+PLAN_START = """
+    UPDATE workspaces
+       SET status = 'starting', agent_state = 'connecting', template_revision = $2, parameters = $3, secrets_enc = $4,
+           error = NULL, error_code = NULL, last_used_at = $5, updated_at = clock_timestamp()
+     WHERE id = $1
+"""
+SET_STATUS = "UPDATE workspaces SET status = $2, updated_at = clock_timestamp() WHERE id = $1"
+NODE_LIVES = """
+    SELECT EXISTS (SELECT FROM replicas
+                    WHERE host_id = $1
+                      AND stopping_at IS NULL
+                      AND heartbeat_at >= clock_timestamp() - interval '15 seconds')
+"""
+
+
+class OperationInProgress(Conflict):
+    """Another kind of operation is under way; `operation` is the one to wait for."""
+
+    code = "operation_in_progress"
+
+    def __init__(self, operation: Operation) -> None:
+        self.operation = operation
+        doing = {"create": "being made", "start": "being started", "stop": "being stopped"}
+        what = doing.get(operation.kind, "being deleted")
+        super().__init__(f"This workspace is {what} right now. Wait for that, then try again.")
+
+
+class NodeOffline(Conflict):
+    """The files are on a machine where no server of this deployment runs."""
+
+    code = "node_offline"
+
+    def __init__(self) -> None:
+        super().__init__("The machine of this workspace is offline. It has to come back before the workspace can.")
+
+
+class WorkspaceQuotaExceeded(QuotaExceeded):
+    """`kind` is the setting that decides: max_per_user, max_running_per_user or max_running_per_node."""
+
+    def __init__(self, kind: str, *, used: int, limit: int) -> None:
+        self.kind, self.used, self.limit = kind, used, limit
+        advice = {
+            "max_per_user": f"You have {used} workspaces of {limit}. Delete one that you do not need.",
+            "max_running_per_user": f"{used} of your workspaces are running, of {limit}. Stop one first.",
+            "max_running_per_node": f"{used} workspaces are running on this machine, of {limit}. Try again later.",
+        }
+        super().__init__(advice[kind])
+
+
+class Draft(msgspec.Struct, frozen=True, kw_only=True):
+    """A workspace to make. `parameters` are stored with it, `once` only with its first operation.
+
+    Secrets are sealed, and stand in the parameters by a mask.
+    """
+
+    id: UUID
+    owner_id: UUID
+    name: str
+    template: str
+    revision: str
+    driver: str
+    node: str | None
+    parameters: dict[str, Any]
+    secrets_enc: str | None = None
+    once: dict[str, Any]
+    once_secrets_enc: str | None = None
+    idle_stop_after: timedelta
+
+
+class StartPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """With what a workspace is started again."""
+
+    revision: str
+    parameters: dict[str, Any]
+    secrets_enc: str | None = None
+    once: dict[str, Any]
+    once_secrets_enc: str | None = None
+
+
+class Requested(msgspec.Struct, frozen=True):
+    """`operation` is None when there was nothing to do; `is_new` when it was made by this request."""
+
+    workspace: Workspace
+    operation: Operation | None
+    is_new: bool = False
+
+
+async def create(conn: Connection, draft: Draft, *, reason: Reason, now: datetime) -> Requested:
+    """Make the row and its first operation. The same id again, from the same owner, joins what the first one made."""
+    await conn.execute(LOCK_OWNER, draft.owner_id)
+    existing = await workspaces.find_workspace(conn, draft.id)
+    if existing is not None:
+        if existing.owner_id != draft.owner_id:
+            raise WorkspaceNotFound(draft.id)
+        return Requested(existing, await operations.find_last(conn, draft.id))
+    await _require_active(conn, draft.owner_id)
+    quotas = await read_workspace_settings(conn)
+    await _check_quotas(conn, draft.owner_id, quotas, workspace_id=draft.id, node=draft.node, is_new=True)
+    try:
+        async with atomic(conn):
+            await conn.execute(
+                INSERT,
+                draft.id,
+                draft.owner_id,
+                draft.name,
+                draft.template,
+                draft.revision,
+                draft.driver,
+                draft.node,
+                _json(draft.parameters),
+                draft.secrets_enc,
+                quotas.capped_idle(draft.idle_stop_after),
+                now,
+            )
+    except asyncpg.UniqueViolationError:
+        raise workspaces.name_taken(draft.name) from None
+    except asyncpg.ForeignKeyViolationError:
+        raise TemplateNotFound(draft.template) from None  # deleted since it was read
+    operation = await _insert(
+        conn, draft.id, Kind.CREATE, reason=reason, once=draft.once, secrets_enc=draft.once_secrets_enc
+    )
+    return Requested(await workspaces.get_workspace(conn, draft.id), operation, True)
+
+
+async def find_startable(conn: Connection, workspace_id: UUID, owner_id: UUID) -> Requested | None:
+    """Lock it for a start. None when it is down and may be started; otherwise what a start would find.
+
+    Raises `OperationInProgress` while it is being stopped or deleted.
+    """
+    await conn.execute(LOCK_OWNER, owner_id)
+    workspace = await _locked(conn, workspace_id)
+    is_open = await operations.find_open(conn, workspace_id)
+    if is_open is not None:
+        if not is_open.is_start:
+            raise OperationInProgress(is_open)
+        return Requested(workspace, is_open)
+    return Requested(workspace, None) if workspace.is_running else None
+
+
+async def start(conn: Connection, workspace: Workspace, plan: StartPlan, *, reason: Reason, now: datetime) -> Requested:
+    """Start one that `find_startable` locked in this transaction."""
+    if workspace.node is not None and not await conn.fetchval(NODE_LIVES, workspace.node):
+        raise NodeOffline
+    await _require_active(conn, workspace.owner_id)
+    quotas = await read_workspace_settings(conn)
+    await _check_quotas(conn, workspace.owner_id, quotas, workspace_id=workspace.id, node=workspace.node, is_new=False)
+    await conn.execute(PLAN_START, workspace.id, plan.revision, _json(plan.parameters), plan.secrets_enc, now)
+    operation = await _insert(
+        conn, workspace.id, Kind.START, reason=reason, once=plan.once, secrets_enc=plan.once_secrets_enc
+    )
+    return Requested(await workspaces.get_workspace(conn, workspace.id), operation, True)
+
+
+async def stop(conn: Connection, workspace_id: UUID, *, reason: Reason) -> Requested:
+    """Stop it, whatever start is under way; nothing to do when it is stopped already."""
+    workspace = await _locked(conn, workspace_id)
+    open_one = await operations.find_open(conn, workspace_id)
+    if open_one is not None and open_one.kind == Kind.STOP:
+        return Requested(workspace, open_one)
+    if open_one is None and workspace.status == Status.STOPPED:
+        return Requested(workspace, None)
+    await _cancel(conn, open_one)
+    await conn.execute(SET_STATUS, workspace_id, Status.STOPPING)
+    operation = await _insert(conn, workspace_id, Kind.STOP, reason=reason)
+    return Requested(await workspaces.get_workspace(conn, workspace_id), operation, True)
+
+
+async def delete(conn: Connection, workspace_id: UUID, *, reason: Reason, force: bool = False) -> Requested:
+    """Remove it with its files. Refused while a bound chat is at work, unless `force`.
+
+    With `force` it also goes when the machine of its files is out of reach; they stay there then.
+    """
+    workspace = await _locked(conn, workspace_id)
+    open_one = await operations.find_open(conn, workspace_id)
+    if open_one is not None and open_one.kind == Kind.DELETE:
+        return Requested(workspace, open_one)
+    if not force and await workspaces.is_busy(conn, workspace_id):
+        raise InUse("A chat is at work in this workspace. Stop it first, or delete the workspace with force.")
+    await _cancel(conn, open_one)
+    await conn.execute(SET_STATUS, workspace_id, Status.DELETING)
+    operation = await _insert(conn, workspace_id, Kind.DELETE, reason=reason, once={FORCE: True} if force else None)
+    return Requested(await workspaces.get_workspace(conn, workspace_id), operation, True)
+
+
+async def hints_of(conn: Connection, requested: Requested) -> list[Hint]:
+    """What to publish after the commit."""
+    if not requested.is_new:
+        return []
+    assert requested.operation is not None
+    told = await workspaces.hints_about(conn, requested.workspace, operation=str(requested.operation.id))
+    return [MiscHint(topic=TOPIC, data={"workspace": str(requested.workspace.id)}), *told]
+
+
+async def _require_active(conn: Connection, owner_id: UUID) -> None:
+    """A turn that is being stopped must not bring up what the disabling has just brought down."""
+    if not await conn.fetchval(IS_ACTIVE, owner_id):
+        raise Disabled("The account of this workspace's owner is disabled.")
+
+
+async def _locked(conn: Connection, workspace_id: UUID) -> Workspace:
+    workspace = await workspaces.lock_workspace(conn, workspace_id)
+    if workspace.deleted_at is not None:
+        raise WorkspaceNotFound(workspace_id)
+    return workspace
+
+
+async def _cancel(conn: Connection, operation: Operation | None) -> None:
+    """A start gives way; anything else that is open has to end by itself."""
+    if operation is None:
+        return
+    if not operation.is_start:
+        raise OperationInProgress(operation)
+    await conn.execute(CANCEL, operation.id)
+
+
+async def _insert(
+    conn: Connection,
+    workspace_id: UUID,
+    kind: Kind,
+    *,
+    reason: Reason,
+    once: dict[str, Any] | None = None,
+    secrets_enc: str | None = None,
+) -> Operation:
+    record = await conn.fetchrow(INSERT_OPERATION, workspace_id, kind, reason, _json(once or {}), secrets_enc)
+    assert record is not None
+    return operations.from_record(record)
+
+
+async def _check_quotas(
+    conn: Connection,
+    owner_id: UUID,
+    quotas: WorkspaceSettings,
+    *,
+    workspace_id: UUID,
+    node: str | None,
+    is_new: bool,
+) -> None:
+    counted = await conn.fetchrow(COUNT_OWNED, owner_id, workspace_id)
+    assert counted is not None
+    if is_new:
+        _check("max_per_user", counted["owned"], quotas.max_per_user)
+    _check("max_running_per_user", counted["running"], quotas.max_running_per_user)
+    if node is not None and quotas.max_running_per_node:
+        await conn.execute(LOCK_NODE, node)
+        _check(
+            "max_running_per_node", await conn.fetchval(COUNT_ON_NODE, node, workspace_id), quotas.max_running_per_node
+        )
+
+
+def _check(kind: str, used: int, limit: int) -> None:
+    if limit and used >= limit:
+        raise WorkspaceQuotaExceeded(kind, used=used, limit=limit)
+
+
+def _json(values: dict[str, Any]) -> str:
+    return msgspec.json.encode(values).decode()

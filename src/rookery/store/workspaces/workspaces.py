@@ -1,0 +1,353 @@
+"""Workspaces as rows: what is written down about each, and who may be told when that changes.
+
+What is written here decides; a sandbox that is not in here is stopped. The status is changed by operations
+(`workspace_operations`) and by the reconciler alone. Tokens are here only as sealed text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from rookery.domain.chat.errors import InvalidInput
+from rookery.store.db.hints import Hint, MiscHint, WatchHint, WatchKind
+from rookery.store.db.pool import Connection
+from rookery.store.people.errors import AlreadyExists, Missing
+
+TABLE = "workspaces"
+TOKEN_COLUMN = "token_enc"  # noqa: S105 -- a name, not a secret
+SECRETS_COLUMN = "secrets_enc"
+MAX_NAME = 32
+NAME_RULE = f"Use lower-case letters, digits and single hyphens, at most {MAX_NAME} characters."
+SHOWN_CHATS = 20
+# From when on the owner of a workspace that nobody uses is told (workspaces.md, "Quotas and idle stop").
+ENDS_SOON = timedelta(minutes=10)
+
+# The fields of `Workspace`, in its order.
+COLUMNS = (
+    "w.id, w.owner_id, w.name, w.template, w.template_revision, w.driver, w.node, w.parameters, w.secrets_enc, "
+    "w.status, w.error, w.error_code, w.warning, w.disk_warning, w.generation, w.endpoint, w.token_enc, w.agent_state, "
+    "w.startup_exit_code, w.os, w.arch, w.home, w.directory, w.last_seen_at, w.last_used_at, w.started_at, "
+    "w.stopped_at, w.idle_stop_after, w.created_at, w.updated_at, w.deleted_at, w.network"
+)
+FIND = f"SELECT {COLUMNS} FROM workspaces w WHERE w.id = $1"
+# Rows from before secrets were kept apart, whose parameters may have credentials in a URL.
+LIST_CLEAR = f"""
+    SELECT {COLUMNS}
+      FROM workspaces w
+     WHERE w.secrets_enc IS NULL
+       AND w.deleted_at IS NULL
+       AND w.parameters::text LIKE '%://%@%'
+"""
+SEAL_PARAMETERS = """
+    UPDATE workspaces
+       SET parameters = $2, secrets_enc = $3
+     WHERE id = $1
+       AND secrets_enc IS NULL
+       AND parameters = $4
+"""
+FIND_OWNER = "SELECT owner_id FROM workspaces WHERE id = $1 AND deleted_at IS NULL"
+# Every request and every step of an operation goes through this lock; nothing slow ever happens under it.
+LOCK = f"{FIND} FOR NO KEY UPDATE"
+LIST = f"""
+    SELECT {COLUMNS}
+      FROM workspaces w
+     WHERE ($1::uuid IS NULL OR w.owner_id = $1)
+       AND w.deleted_at IS NULL
+       AND ($2::text[] IS NULL OR w.status = ANY ($2))
+       AND ($3::text IS NULL OR w.template = $3)
+       AND ($4::timestamptz IS NULL OR (w.created_at, w.id) < ($4, $5::uuid))
+     ORDER BY w.created_at DESC, w.id DESC
+     LIMIT $6
+"""
+LIST_UP = f"""
+    SELECT {COLUMNS}
+      FROM workspaces w
+     WHERE w.status IN ('pending', 'starting', 'running', 'stopping')
+       AND ($1::text IS NULL OR w.node = $1 OR w.node IS NULL)
+     ORDER BY w.id
+"""
+COUNT_BY_STATUS = "SELECT driver, status, count(*) FROM workspaces WHERE deleted_at IS NULL GROUP BY driver, status"
+# The newest first; those that are archived still show which workspace they used.
+CHATS = """
+    SELECT id
+      FROM chats
+     WHERE workspace_id = $1
+     ORDER BY updated_at DESC, id
+     LIMIT $2
+"""
+WATCHING = """
+    SELECT id, owner_id, snapshot_version
+      FROM chats
+     WHERE workspace_id = $1
+       AND NOT archived
+     ORDER BY updated_at DESC
+     LIMIT 100
+"""
+IS_BUSY = """
+    SELECT EXISTS (SELECT FROM chats
+                    WHERE workspace_id = $1
+                      AND status IN ('running', 'interrupting', 'requires_action'))
+"""
+TOUCH = """
+    UPDATE workspaces
+       SET last_used_at = $2
+     WHERE id = $1
+       AND last_used_at < $2::timestamptz - interval '1 minute'
+"""
+UPDATE_NAMED = """
+    UPDATE workspaces
+       SET name = $2, idle_stop_after = $3, updated_at = clock_timestamp()
+     WHERE id = $1
+"""
+
+
+class Status(StrEnum):
+    PENDING = "pending"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    DELETING = "deleting"
+    DELETED = "deleted"
+
+
+class AgentState(StrEnum):
+    """While running. Both failures of the startup script leave the workspace usable."""
+
+    CONNECTING = "connecting"
+    STARTING = "starting"
+    READY = "ready"
+    SCRIPT_FAILED = "script_failed"
+    SCRIPT_TIMEOUT = "script_timeout"
+    UNREACHABLE = "unreachable"
+
+
+# The startup script is over, one way or the other.
+SETTLED = frozenset({AgentState.READY, AgentState.SCRIPT_FAILED, AgentState.SCRIPT_TIMEOUT})
+
+
+class WorkspaceNotFound(Missing):
+    """Not there, or not the caller's to know."""
+
+    def __init__(self, workspace_id: UUID) -> None:
+        self.workspace_id = workspace_id
+        super().__init__(f"There is no workspace {workspace_id}.")
+
+
+class Workspace(msgspec.Struct, frozen=True):
+    """A workspace as stored. `status` and `agent_state` are plain text: those of a newer version are listed too."""
+
+    id: UUID
+    owner_id: UUID
+    name: str
+    template: str | None
+    template_revision: str | None
+    driver: str
+    node: str | None
+    parameters: dict[str, Any]
+    secrets_enc: str | None
+    status: str
+    error: str | None
+    error_code: str | None
+    warning: str | None
+    disk_warning: str | None
+    generation: int
+    endpoint: str | None
+    token_enc: str | None
+    agent_state: str
+    startup_exit_code: int | None
+    os: str | None
+    arch: str | None
+    home: str | None
+    directory: str | None
+    last_seen_at: datetime | None
+    last_used_at: datetime
+    started_at: datetime | None
+    stopped_at: datetime | None
+    idle_stop_after: timedelta
+    created_at: datetime
+    updated_at: datetime
+    deleted_at: datetime | None
+    network: str | None  # what it may reach since its last start; none before the first
+
+    @property
+    def is_running(self) -> bool:
+        return self.status == Status.RUNNING
+
+    def warnings(self, now: datetime) -> str | None:
+        """What its owner should know while it runs: that it is not confined, its disk nearly full, its end near."""
+        disk = self.disk_warning if self.is_running else None
+        return " ".join(each for each in (self.warning, disk, self._ending(now)) if each) or None
+
+    def _ending(self, now: datetime) -> str | None:
+        if self.stops_at is None or self.stops_at - now > min(ENDS_SOON, self.idle_stop_after / 2):
+            return None
+        minutes = max(math.ceil((self.stops_at - now) / timedelta(minutes=1)), 0)
+        return f"Nobody uses it: it stops in {minutes} min, and its processes end. Its files stay."
+
+    @property
+    def has_run(self) -> bool:
+        """Whether an agent ever answered: then there are files worth keeping."""
+        return self.started_at is not None
+
+    @property
+    def stops_at(self) -> datetime | None:
+        """When it is stopped if nobody uses it; None while it is down, or never."""
+        if not self.is_running or not self.idle_stop_after:
+            return None
+        return self.last_used_at + self.idle_stop_after
+
+
+async def find_workspace(conn: Connection, workspace_id: UUID) -> Workspace | None:
+    """Deleted ones too."""
+    record = await conn.fetchrow(FIND, workspace_id)
+    return None if record is None else from_record(record)
+
+
+async def find_owner(conn: Connection, workspace_id: UUID) -> UUID | None:
+    """Whose it is; None when it is not there, or deleted."""
+    owner_id: UUID | None = await conn.fetchval(FIND_OWNER, workspace_id)
+    return owner_id
+
+
+async def check_own(conn: Connection, workspace_id: UUID, owner_id: UUID) -> None:
+    """That a chat of this owner may be bound to it. One message, whether it is not there or somebody else's."""
+    if await find_owner(conn, workspace_id) != owner_id:
+        raise InvalidInput("workspace_id", "There is no such workspace of yours. Choose another one, or none.")
+
+
+async def get_workspace(conn: Connection, workspace_id: UUID) -> Workspace:
+    found = await find_workspace(conn, workspace_id)
+    if found is None:
+        raise WorkspaceNotFound(workspace_id)
+    return found
+
+
+async def lock_workspace(conn: Connection, workspace_id: UUID) -> Workspace:
+    """The row, locked to the end of the transaction."""
+    record = await conn.fetchrow(LOCK, workspace_id)
+    if record is None:
+        raise WorkspaceNotFound(workspace_id)
+    return from_record(record)
+
+
+async def list_workspaces(
+    conn: Connection,
+    *,
+    owner_id: UUID | None = None,
+    statuses: Collection[str] | None = None,
+    template: str | None = None,
+    after: tuple[datetime, UUID] | None = None,
+    limit: int = 200,
+) -> list[Workspace]:
+    """Undeleted ones, the newest first. `after` is the last row of the page before."""
+    seen_at, seen_id = after or (None, None)
+    wanted = None if statuses is None else list(statuses)
+    return [
+        from_record(record) for record in await conn.fetch(LIST, owner_id, wanted, template, seen_at, seen_id, limit)
+    ]
+
+
+async def list_up(conn: Connection, *, node: str | None = None) -> list[Workspace]:
+    """Those that run, or are on the way up or down: of one node and those that every node reaches, or all."""
+    return [from_record(record) for record in await conn.fetch(LIST_UP, node)]
+
+
+async def count_by_status(conn: Connection) -> dict[tuple[str, str], int]:
+    """How many there are, by driver and status."""
+    return {(record[0], record[1]): record[2] for record in await conn.fetch(COUNT_BY_STATUS)}
+
+
+async def list_chat_ids(conn: Connection, workspace_id: UUID) -> list[UUID]:
+    """The chats bound to it, the newest 20."""
+    return [record["id"] for record in await conn.fetch(CHATS, workspace_id, SHOWN_CHATS)]
+
+
+async def is_busy(conn: Connection, workspace_id: UUID) -> bool:
+    """Whether a chat that is bound to it is at work."""
+    return bool(await conn.fetchval(IS_BUSY, workspace_id))
+
+
+async def touch(conn: Connection, workspace_id: UUID, *, now: datetime) -> None:
+    """It is in use. Written at most once a minute, so it may be called at every use."""
+    await conn.execute(TOUCH, workspace_id, now)
+
+
+async def update_workspace(
+    conn: Connection, workspace_id: UUID, *, name: str | None = None, idle_stop_after: timedelta | None = None
+) -> Workspace:
+    """Change what a person may change. Both are checked by the caller, but for a name that is taken."""
+    current = await lock_workspace(conn, workspace_id)
+    if current.deleted_at is not None:
+        raise WorkspaceNotFound(workspace_id)
+    idle = current.idle_stop_after if idle_stop_after is None else idle_stop_after
+    try:
+        await conn.execute(UPDATE_NAMED, workspace_id, name or current.name, idle)
+    except asyncpg.UniqueViolationError:
+        raise name_taken(name or current.name) from None
+    return await get_workspace(conn, workspace_id)
+
+
+async def hints_about(conn: Connection, workspace: Workspace, **data: str | int | bool | None) -> list[Hint]:
+    """What to publish after the commit of a change: for who waits for the workspace, and for who watches its chats."""
+    told: dict[str, str | int | bool | None] = {"status": workspace.status, "agent_state": workspace.agent_state}
+    hints: list[Hint] = [MiscHint(topic=topic(workspace.id), data=told | data)]
+    hints.extend(
+        WatchHint(
+            user_id=record["owner_id"],
+            kind=WatchKind.WORKSPACE,
+            chat_id=record["id"],
+            snapshot_version=record["snapshot_version"],
+        )
+        for record in await conn.fetch(WATCHING, workspace.id)
+    )
+    return hints
+
+
+def topic(workspace_id: UUID) -> str:
+    return f"workspace:{workspace_id}"
+
+
+def name_taken(name: str) -> AlreadyExists:
+    return AlreadyExists("name", f"You have a workspace called {name} already. Choose another name.")
+
+
+def is_name(name: str) -> bool:
+    """The form that the table insists on too."""
+    words = name.split("-")
+    return (
+        0 < len(name) <= MAX_NAME and name.isascii() and all(word.isalnum() and word == word.lower() for word in words)
+    )
+
+
+def from_record(record: asyncpg.Record | Mapping[str, Any]) -> Workspace:
+    values = dict(record)
+    values["parameters"] = msgspec.json.decode(values["parameters"])
+    return Workspace(**values)
+
+
+async def list_clear_parameters(conn: Connection) -> list[Workspace]:
+    """Workspaces whose parameters may hold credentials that an older version stored as they were given."""
+    return [from_record(record) for record in await conn.fetch(LIST_CLEAR)]
+
+
+async def seal_parameters(
+    conn: Connection, workspace: Workspace, *, parameters: Mapping[str, Any], secrets_enc: str
+) -> None:
+    """Put masks in the place of secrets, unless the row has changed meanwhile: then its start has done so."""
+    await conn.execute(
+        SEAL_PARAMETERS,
+        workspace.id,
+        msgspec.json.encode(dict(parameters)).decode(),
+        secrets_enc,
+        msgspec.json.encode(workspace.parameters).decode(),
+    )
