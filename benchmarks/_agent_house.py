@@ -33,12 +33,13 @@ from rookery.domain.chat.parts import Text
 from rookery.domain.chat.states import Status
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.domain.models.options import ProviderType
-from rookery.llm.connect import Connector
-from rookery.llm.directory import Directory
-from rookery.llm.secrets import KeyRing, SecretStr
 from rookery.loop.tools import ToolCall, ToolContext, ToolOutput, ToolSpec
+from rookery.models.connect import Connector
+from rookery.models.directory import Directory
+from rookery.models.secrets import KeyRing
 from rookery.runtime import garbage
 from rookery.runtime.clock import SystemClock
+from rookery.runtime.secret_str import SecretStr
 from rookery.store import machine
 from rookery.store.db.hints import ChatHint, Hint
 from rookery.store.db.pool import Database

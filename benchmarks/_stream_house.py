@@ -32,8 +32,9 @@ from rookery.domain.chat.errors import TransitionNotAllowed
 from rookery.domain.chat.messages import NewMessage, Role
 from rookery.domain.chat.parts import Text
 from rookery.domain.chat.states import Status
-from rookery.llm.secrets import KeyRing, SecretStr
+from rookery.models.secrets import KeyRing
 from rookery.runtime import garbage
+from rookery.runtime.secret_str import SecretStr
 from rookery.settings import Settings, load
 from rookery.store import machine
 from rookery.store.db.hints import ChatHint

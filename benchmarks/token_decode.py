@@ -40,9 +40,9 @@ from rookery.llm.completions.wire import CompletionsFormat
 from rookery.llm.http import HttpClients
 from rookery.llm.model import Auth, WireModel
 from rookery.llm.responses.wire import ResponsesFormat
-from rookery.llm.secrets import SecretStr
 from rookery.llm.types import Call, Capabilities, Finish, StreamError, TextDelta
 from rookery.llm.wire import WireFormat
+from rookery.runtime.secret_str import SecretStr
 
 WIRES = ("anthropic", "responses", "completions")
 PATHS = {"anthropic": "/v1/messages", "responses": "/v1/responses", "completions": "/v1/chat/completions"}

@@ -21,7 +21,7 @@ from rookery.domain.access.rights import UserActor
 from rookery.domain.chat.messages import ChatId, Role
 from rookery.domain.chat.parts import Text
 from rookery.llm.errors import TransportError
-from rookery.llm.secrets import KeyRing, new_key
+from rookery.models.secrets import KeyRing, new_key
 from rookery.settings import Settings, SettingsError
 from rookery.store.db.embedded.data_dir import DataDirLock, Use
 from rookery.store.db.errors import DatabaseUnsuitable, DataDirInUse, EmbeddedServerError

@@ -21,14 +21,14 @@ from rookery.api.limits import RateLimits
 from rookery.api.origins import Origins
 from rookery.api.parts import ApiParts
 from rookery.health import ReplicaHealth
-from rookery.llm.connect import Connector
-from rookery.llm.directory import Directory
 from rookery.llm.scripted import Scripts
-from rookery.llm.secrets import KeyRing
 from rookery.llm.stats import ModelCounters
 from rookery.metrics.endpoint import metrics_endpoint
 from rookery.metrics.export import Metrics, Sources
 from rookery.metrics.process import Build, PubSub
+from rookery.models.connect import Connector
+from rookery.models.directory import Directory
+from rookery.models.secrets import KeyRing
 from rookery.relaying import agent_peers, relay_sockets
 from rookery.runtime.clock import Clock, SystemClock
 from rookery.settings import Settings, is_in_the_clear

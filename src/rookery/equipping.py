@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import asyncpg
 
 from rookery import driving
-from rookery.llm.directory import Directory
-from rookery.llm.secrets import KeyRing
+from rookery.models.directory import Directory
+from rookery.models.secrets import KeyRing
 from rookery.runtime.clock import Clock
 from rookery.settings import Settings
 from rookery.store.authorized.store import Store

@@ -10,8 +10,8 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
-from rookery.llm import secrets
-from rookery.llm.secrets import KeyRing
+from rookery.models import secrets
+from rookery.models.secrets import KeyRing
 from rookery.runtime.clock import Clock
 from rookery.settings import Problem, Settings, SettingsError
 from rookery.store.db import migrate, pool

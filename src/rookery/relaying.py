@@ -9,7 +9,7 @@ from uuid import UUID
 
 import asyncpg
 
-from rookery.llm.secrets import KeyRing
+from rookery.models.secrets import KeyRing
 from rookery.runtime.clock import Clock
 from rookery.settings import Problem, Settings, SettingsError
 from rookery.store.db.embedded.data_dir import make_socket_dir

@@ -16,7 +16,7 @@ from rookery import app, installation
 from rookery.app import Choices, Replica
 from rookery.domain.access.rights import Role, Scope
 from rookery.domain.models.options import ProviderType
-from rookery.llm import secrets as sealing
+from rookery.models import secrets as sealing
 from rookery.runtime.clock import Clock, SystemClock
 from rookery.settings import Settings, load
 from rookery.store.db.pool import Database

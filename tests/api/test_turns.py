@@ -12,9 +12,9 @@ import httpx2
 import pytest
 
 from rookery.api.edge import Edge
-from rookery.llm.connect import Connector
 from rookery.llm.scripted import Fail, Say, Scripts, Step, Wait
 from rookery.llm.types import ErrorKind
+from rookery.models.connect import Connector
 from rookery.store.chats import shares
 from rookery.store.chats.shares import SharingSettings
 from rookery.testing.clock import FakeClock

@@ -14,9 +14,9 @@ import msgspec
 import uvloop
 
 from rookery import app, settings
-from rookery.llm.connect import default_scripts
-from rookery.llm.secrets import KeyRing
 from rookery.loop.tools import Replay, Tool, ToolContext, ToolOutput
+from rookery.models.connect import default_scripts
+from rookery.models.secrets import KeyRing
 from rookery.settings import Settings
 from rookery.store.db.errors import StoreError
 from rookery.store.db.pool import Database, DatabaseConfig

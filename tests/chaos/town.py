@@ -16,7 +16,8 @@ from uuid import UUID, uuid4
 import asyncpg
 
 from rookery.domain.models.options import ProviderType
-from rookery.llm.secrets import KeyRing, SecretStr, new_key
+from rookery.models.secrets import KeyRing, new_key
+from rookery.runtime.secret_str import SecretStr
 from rookery.store.db import migrate
 from rookery.store.db.embedded.server import EmbeddedServer
 from rookery.store.db.pool import Database, DatabaseConfig

@@ -18,8 +18,9 @@ from websockets.exceptions import ConnectionClosed
 
 from rookery.domain.access.rights import Role, Scope
 from rookery.domain.models.options import ProviderType
-from rookery.llm.secrets import KeyRing, SecretStr, new_key
+from rookery.models.secrets import KeyRing, new_key
 from rookery.runtime.clock import SystemClock
+from rookery.runtime.secret_str import SecretStr
 from rookery.store.models import model_configs, providers
 from rookery.store.models.model_configs import ModelConfigDraft
 from rookery.store.models.providers import ProviderDraft

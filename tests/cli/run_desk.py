@@ -16,11 +16,11 @@ from rookery.cli.admin_run_request import Request
 from rookery.cli.admin_run_screen import Screen
 from rookery.cli.output import Output
 from rookery.domain.models.options import ProviderType
-from rookery.llm.connect import default_scripts
 from rookery.llm.scripted import Say, Script, Step
-from rookery.llm.secrets import KeyRing
 from rookery.llm.types import Call
 from rookery.loop.tools import Tool
+from rookery.models.connect import default_scripts
+from rookery.models.secrets import KeyRing
 from rookery.store.db.pool import Database
 from rookery.store.models import model_configs, providers
 from rookery.store.models.model_configs import ModelConfig, ModelConfigDraft

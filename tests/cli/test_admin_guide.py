@@ -17,11 +17,11 @@ import pytest
 
 from rookery.domain.chat.prompt_parts import Prompt
 from rookery.domain.models.options import CapabilityOverrides, ProviderType
-from rookery.llm import connect
-from rookery.llm.connect import Connector
-from rookery.llm.directory import Directory, ReadyModel
-from rookery.llm.secrets import KeyRing, new_key
 from rookery.llm.types import ErrorKind, Finish, ProviderError, TextDelta
+from rookery.models import connect
+from rookery.models.connect import Connector
+from rookery.models.directory import Directory, ReadyModel
+from rookery.models.secrets import KeyRing, new_key
 from rookery.runtime.clock import SystemClock
 from rookery.store.models import env_providers
 from rookery.testing import fake_anthropic, fake_completions, fake_responses_events

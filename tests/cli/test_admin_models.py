@@ -19,7 +19,8 @@ import pytest
 from rookery.cli import admin_commands
 from rookery.domain.models.context_window import Learned, LearnedFrom
 from rookery.domain.models.options import ProviderType
-from rookery.llm.secrets import KeyRing, SecretStr, new_key
+from rookery.models.secrets import KeyRing, new_key
+from rookery.runtime.secret_str import SecretStr
 from rookery.store.db.hints import CHANNELS, ConfigHint
 from rookery.store.models import context_windows, env_providers, model_configs, providers
 from tests.cli.served import SCRIPT, environment, rookery, serving

@@ -14,7 +14,7 @@ from rookery.cli.exits import Exit
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.models.options import ProviderType
 from rookery.llm.scripted import Say
-from rookery.llm.secrets import SecretStr
+from rookery.runtime.secret_str import SecretStr
 from rookery.store.models import model_configs, offline_model, providers
 from rookery.store.models.model_configs import ModelConfigPatch
 from rookery.store.models.providers import ProviderDraft

@@ -13,8 +13,9 @@ import asyncpg
 import pytest
 
 from rookery.domain.models.options import ProviderType
-from rookery.llm import secrets
-from rookery.llm.secrets import KeyRing, SecretStr, new_key
+from rookery.models import secrets
+from rookery.models.secrets import KeyRing, new_key
+from rookery.runtime.secret_str import SecretStr
 from rookery.store.models import providers, sealed_values, user_keys
 from rookery.store.models.providers import ProviderDraft
 from tests.cli.served import rookery

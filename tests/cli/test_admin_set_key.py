@@ -12,7 +12,8 @@ import pytest
 from rookery.cli import admin_input, admin_providers
 from rookery.cli.exits import Exit
 from rookery.cli.output import Output
-from rookery.llm.secrets import KeyRing, SecretStr, new_key
+from rookery.models.secrets import KeyRing, new_key
+from rookery.runtime.secret_str import SecretStr
 from rookery.settings import Settings, load
 from rookery.store.models import env_providers, providers
 from tests.cli.run_desk import Stream

@@ -23,7 +23,6 @@ from rookery.domain.chat.messages import Role
 from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptPart, PromptText
 from rookery.llm.bridge.factory import BridgeClients, bridge_model
 from rookery.llm.bridge.model import BridgeModel
-from rookery.llm.secrets import SecretStr
 from rookery.llm.types import (
     Call,
     Capabilities,
@@ -41,6 +40,7 @@ from rookery.llm.types import (
     ToolInputStart,
     Warnings,
 )
+from rookery.runtime.secret_str import SecretStr
 from tests.llm.model_rig import Counted
 
 KEY = "very-secret-key-0123456789"

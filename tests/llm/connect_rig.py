@@ -9,8 +9,8 @@ from uuid import UUID
 
 from rookery.domain.models import options as models_options
 from rookery.domain.models.options import ProviderOptions, ProviderType
-from rookery.llm.directory import ReadyModel
-from rookery.llm.secrets import SecretStr
+from rookery.models.directory import ReadyModel
+from rookery.runtime.secret_str import SecretStr
 from rookery.store.models.model_configs import ModelConfig
 from rookery.store.models.providers import Provider
 from rookery.store.models.usage import KeySource

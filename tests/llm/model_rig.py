@@ -12,7 +12,6 @@ from rookery.domain.chat.messages import Role
 from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText
 from rookery.llm.http import HttpClients
 from rookery.llm.model import Auth, WireModel
-from rookery.llm.secrets import SecretStr
 from rookery.llm.types import (
     Call,
     CallWarning,
@@ -25,6 +24,7 @@ from rookery.llm.types import (
     StreamPart,
     Wire,
 )
+from rookery.runtime.secret_str import SecretStr
 from tests.llm.raw_server import Connection, Handler, RawRequest, answer, answering, serving
 from tests.llm.words_wire import WordsFormat
 

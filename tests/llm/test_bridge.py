@@ -21,7 +21,6 @@ from rookery.llm.bridge import factory
 from rookery.llm.bridge.factory import Target
 from rookery.llm.bridge.model import CannotBuild
 from rookery.llm.generate import generate
-from rookery.llm.secrets import SecretStr
 from rookery.llm.types import (
     Call,
     ErrorKind,
@@ -30,6 +29,7 @@ from rookery.llm.types import (
     TextDelta,
     Tool,
 )
+from rookery.runtime.secret_str import SecretStr
 from tests.llm.bridge_rig import (
     ID,
     KEY,

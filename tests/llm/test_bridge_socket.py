@@ -13,7 +13,6 @@ from rookery.domain.chat.messages import Effort, Role
 from rookery.domain.chat.prompt_parts import PromptCall, PromptReasoning, PromptResult, PromptText
 from rookery.llm.bridge.factory import BridgeClients
 from rookery.llm.generate import generate
-from rookery.llm.secrets import SecretStr
 from rookery.llm.types import (
     ErrorKind,
     FinishReason,
@@ -23,6 +22,7 @@ from rookery.llm.types import (
     Tool,
     ToolCall,
 )
+from rookery.runtime.secret_str import SecretStr
 from rookery.testing import fake_completions
 from rookery.testing.fake_completions import Answer, FakeCall, FakeCompletions, FakeUsage, Style
 from rookery.testing.fake_server import Fault, Scenario, failure

@@ -19,12 +19,12 @@ from rookery.domain.chat.prompt_parts import (
 )
 from rookery.domain.models import options as models_options
 from rookery.domain.models.options import FAMILIES, ModelOptions, ProviderType
-from rookery.llm import call_options, catalog
 from rookery.llm.anthropic.wire import AnthropicFormat
 from rookery.llm.completions.wire import CompletionsFormat
 from rookery.llm.responses.wire import ResponsesFormat
 from rookery.llm.types import Call, JsonFormat, Tool, Wire
 from rookery.llm.wire import Request
+from rookery.models import call_options, catalog
 from tests.store.test_model_configs import GOOD
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}

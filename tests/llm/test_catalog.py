@@ -11,8 +11,9 @@ from pydantic_ai.profiles.openai import openai_model_profile
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import Effort
 from rookery.domain.models.options import CapabilityOverrides, EffortRange
-from rookery.llm import catalog, efforts
+from rookery.llm import efforts
 from rookery.llm.types import Capabilities, Thinking, Wire
+from rookery.models import catalog
 
 NONE, MINIMAL, LOW, MEDIUM, HIGH, XHIGH, MAX = Effort
 

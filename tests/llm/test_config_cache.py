@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from rookery.llm.config_cache import ConfigCache
+from rookery.models.config_cache import ConfigCache
 from rookery.testing.clock import FakeClock
 
 

@@ -13,8 +13,6 @@ import pytest
 from rookery.domain.chat.messages import Effort
 from rookery.domain.chat.prompt_parts import Prompt
 from rookery.domain.models.options import ProviderOptions
-from rookery.llm import connect
-from rookery.llm.connect import Connector, Origin, choose_wire, identity_of, make_call
 from rookery.llm.scripted import Say
 from rookery.llm.stats import ModelCounters
 from rookery.llm.types import (
@@ -29,6 +27,8 @@ from rookery.llm.types import (
     TextDelta,
     Wire,
 )
+from rookery.models import connect
+from rookery.models.connect import Connector, Origin, choose_wire, identity_of, make_call
 from rookery.testing import fake_anthropic, fake_completions
 from rookery.testing.fake_anthropic import FakeAnthropic
 from rookery.testing.fake_completions import FakeCompletions

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rookery.domain.models.options import ModelOptions
-from rookery.llm import cost
-from rookery.llm.cost import Prices, cost_micros
 from rookery.llm.types import Usage
+from rookery.models import cost
+from rookery.models.cost import Prices, cost_micros
 from rookery.store.models.model_configs import ModelConfig
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)

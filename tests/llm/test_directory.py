@@ -10,10 +10,11 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
-from rookery.llm.directory import Directory, ReadyModel
-from rookery.llm.resolve import Choice
-from rookery.llm.secrets import KeyRing, SecretStr, new_key
 from rookery.llm.types import ErrorKind, ProviderError
+from rookery.models.directory import Directory, ReadyModel
+from rookery.models.resolve import Choice
+from rookery.models.secrets import KeyRing, new_key
+from rookery.runtime.secret_str import SecretStr
 from rookery.store.db.hints import ConfigHint
 from rookery.store.db.pubsub import Bus
 from rookery.store.models import env_providers, model_configs, providers, user_keys

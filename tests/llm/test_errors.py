@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rookery.llm import errors
+from rookery.llm.error_bodies import bare_urls, find_context_numbers, find_request_id, parse_retry_after, read_body
 from rookery.llm.errors import Broken, TransportError, classify, from_response, from_transport
-from rookery.llm.refusals import bare_urls, find_context_numbers, find_request_id, parse_retry_after, read_body
-from rookery.llm.replay_faults import find_replay_fault
+from rookery.llm.replay_ladder import find_replay_fault
 from rookery.llm.types import MAX_DETAIL, ErrorKind, ReplayFault
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 from msgspec import Meta
 
+from rookery.demo import guide as guides
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText
-from rookery.llm import guide as guides
-from rookery.llm.connect import default_scripts
 from rookery.llm.types import Call, Purpose, TextDelta, ToolCall
+from rookery.models.connect import default_scripts
 from tests.llm.test_scripted import asking, calls_of, message, play, round_trip, text_of
 
 Path = Annotated[str, Meta(pattern=r"^/\S+$")]

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rookery.demo import texts
 from rookery.domain.chat import titles
-from rookery.llm import guide_texts, quickgen
-from rookery.llm.connect import default_scripts
 from rookery.llm.scripted import ScriptedModel
+from rookery.models.connect import default_scripts
+from rookery.titles import generate
 
 TOUR = """There is no workspace yet, so I make one first.
 
@@ -42,7 +43,7 @@ def model() -> ScriptedModel:
     ],
 )
 async def test_title_is_the_beginning_of_the_request(asked: str, title: str) -> None:
-    assert (await quickgen.make_title(model(), asked)).text == title
+    assert (await generate.make_title(model(), asked)).text == title
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ async def test_title_is_the_beginning_of_the_request(asked: str, title: str) -> 
     ],
 )
 async def test_label_says_how_it_ended(state: str, answer: str, label: str) -> None:
-    made = await quickgen.make_label(model(), title="Take the tour", state=state, last_answer=answer)
+    made = await generate.make_label(model(), title="Take the tour", state=state, last_answer=answer)
 
     assert made.text == label
 
@@ -62,7 +63,7 @@ async def test_label_says_how_it_ended(state: str, answer: str, label: str) -> N
 async def test_summary_names_what_was_asked_and_how_the_last_answer_ended() -> None:
     turns = [("User", "read /a. Then stop!"), ("Assistant", "It reads:\n\n```\nx\n```"), ("User", "take the tour")]
 
-    made = await quickgen.make_summary(model(), [*turns, ("Assistant", TOUR)])
+    made = await generate.make_summary(model(), [*turns, ("Assistant", TOUR)])
 
     assert made.text == (
         "The user asked for this: read /a Then stop; take the tour. The last answer ended so: The command finished."
@@ -71,6 +72,6 @@ async def test_summary_names_what_was_asked_and_how_the_last_answer_ended() -> N
 
 @given(st.lists(st.tuples(st.sampled_from(["User", "Assistant"]), st.text(max_size=400)), min_size=1, max_size=12))
 def test_summary_of_anything_keeps_to_its_bounds(turns: list[tuple[str, str]]) -> None:
-    text = titles.transcript(turns, per_turn=quickgen.SUMMARY_PER_TURN, limit=quickgen.SUMMARY_INPUT)
+    text = titles.transcript(turns, per_turn=generate.SUMMARY_PER_TURN, limit=generate.SUMMARY_INPUT)
 
-    assert titles.clean_summary(guide_texts.summary(text)) is not None
+    assert titles.clean_summary(texts.summary(text)) is not None

@@ -16,14 +16,14 @@ import pytest
 from rookery.domain.chat.prompt_parts import Prompt
 from rookery.domain.models.options import ProviderOptions
 from rookery.llm import generate
-from rookery.llm.connect import Connector, make_call
-from rookery.llm.directory import Directory, ReadyModel
 from rookery.llm.errors import CallFailed
 from rookery.llm.model import Auth, WireModel
-from rookery.llm.reported import Source
-from rookery.llm.secrets import SecretStr
 from rookery.llm.stats import ModelCounters
 from rookery.llm.types import Finish, LanguageModel, ProviderError, StreamError, StreamPart
+from rookery.models.connect import Connector, make_call
+from rookery.models.directory import Directory, ReadyModel
+from rookery.models.reported_models import Source
+from rookery.runtime.secret_str import SecretStr
 from rookery.store.models import user_keys
 from rookery.telemetry.redaction import SecretRegistry
 from rookery.testing.clock import FakeClock

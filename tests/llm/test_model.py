@@ -14,7 +14,6 @@ import pytest
 
 from rookery.llm.http import HttpClients
 from rookery.llm.model import USER_AGENT, Auth
-from rookery.llm.secrets import SecretStr
 from rookery.llm.types import (
     Call,
     ErrorKind,
@@ -26,6 +25,7 @@ from rookery.llm.types import (
     Warnings,
 )
 from rookery.llm.wire import Event
+from rookery.runtime.secret_str import SecretStr
 from tests.llm.model_rig import (
     CALL,
     DONE,

@@ -20,7 +20,7 @@ from rookery.domain.chat.prompt_parts import Prompt, PromptCall, sum_sizes
 from rookery.domain.content.attachments import FileRules, ImageTooLarge, StoredFile
 from rookery.llm.anthropic.wire import AnthropicFormat
 from rookery.llm.completions.wire import CompletionsFormat, CompletionsOptions
-from rookery.llm.past import Past, Pasts
+from rookery.llm.last_request import Past, Pasts
 from rookery.llm.responses.wire import ResponsesFormat
 from rookery.llm.types import Call, Capabilities, Thinking, Tool
 from rookery.llm.wire import PromptInvalid, Request, WireFormat

@@ -5,13 +5,14 @@ from uuid import uuid4
 
 import pytest
 
+from rookery.demo.guide import guide
 from rookery.domain.chat import titles
 from rookery.domain.chat.messages import Effort
-from rookery.llm import catalog, quickgen
 from rookery.llm.errors import NoObject
-from rookery.llm.guide import guide
 from rookery.llm.scripted import Say, Script, ScriptedModel, Scripts, last_user_text
 from rookery.llm.types import Capabilities, Purpose, Thinking, Wire
+from rookery.models import catalog
+from rookery.titles import generate
 
 
 def answering(script: Script, caps: Capabilities | None = None) -> ScriptedModel:
@@ -28,7 +29,7 @@ def saying(**fields: str) -> Script:
 async def test_title_is_cleaned_and_its_call_is_small_and_tagged() -> None:
     model = answering(saying(title='"Fix the login test."'))
 
-    made = await quickgen.make_title(model, "please fix the login test")
+    made = await generate.make_title(model, "please fix the login test")
 
     assert made.text == "Fix the login test"
     assert made.usage.output
@@ -37,7 +38,7 @@ async def test_title_is_cleaned_and_its_call_is_small_and_tagged() -> None:
 
 
 async def test_title_of_nine_words_is_refused() -> None:
-    made = await quickgen.make_title(answering(saying(title="a b c d e f g h i")), "x")
+    made = await generate.make_title(answering(saying(title="a b c d e f g h i")), "x")
 
     assert made.text is None
 
@@ -48,7 +49,7 @@ async def test_always_thinking_model_gets_room_and_its_lowest_effort() -> None:
     )
     model = answering(saying(title="Fix it"), caps)
 
-    await quickgen.make_title(model, "x")
+    await generate.make_title(model, "x")
 
     (call,) = model.calls
     assert (call.max_output_tokens, call.temperature, call.effort) == (256 + 4096, None, Effort.LOW)
@@ -73,7 +74,7 @@ async def test_known_models_think_as_little_as_they_can_and_have_room_for_it(
 ) -> None:
     talker = answering(saying(title="Fix it"), catalog.capabilities(type_, model, wire=wire))
 
-    await quickgen.make_title(talker, "x")
+    await generate.make_title(talker, "x")
 
     (call,) = talker.calls
     assert (call.effort, call.max_output_tokens) == (effort, tokens)
@@ -84,7 +85,7 @@ async def test_label_falls_back_when_the_model_babbles_and_is_not_asked_about_no
     unasked = answering(saying(label="Never said"))
 
     made = [
-        await quickgen.make_label(model, title="t", state="waiting", last_answer=said)
+        await generate.make_label(model, title="t", state="waiting", last_answer=said)
         for model, said in ((good, "done"), (bad, "done"), (unasked, "  "))
     ]
 
@@ -95,15 +96,15 @@ async def test_label_falls_back_when_the_model_babbles_and_is_not_asked_about_no
 async def test_long_conversation_is_cut_before_it_is_summarised() -> None:
     model = answering(saying(summary="It is about logins."))
 
-    made = await quickgen.make_summary(model, [("User", "x" * 10_000), ("Agent", "y" * 10_000)] * 5)
+    made = await generate.make_summary(model, [("User", "x" * 10_000), ("Agent", "y" * 10_000)] * 5)
 
     assert made.text == "It is about logins."
-    assert len(last_user_text(model.calls[0].prompt)) <= quickgen.SUMMARY_INPUT
+    assert len(last_user_text(model.calls[0].prompt)) <= generate.SUMMARY_INPUT
 
 
 async def test_model_that_gives_no_object_is_the_callers_to_handle() -> None:
     with pytest.raises(NoObject):
-        await quickgen.make_title(answering([Say("no json here\nand two lines")]), "x")
+        await generate.make_title(answering([Say("no json here\nand two lines")]), "x")
 
 
 @pytest.mark.parametrize(
@@ -122,7 +123,7 @@ async def test_model_that_gives_no_object_is_the_callers_to_handle() -> None:
 async def test_plain_text_of_one_line_within_the_limit_is_a_title(said: str, title: str | None) -> None:
     model = answering([Say(said)])
     try:
-        made = (await quickgen.make_title(model, "x")).text
+        made = (await generate.make_title(model, "x")).text
     except NoObject:
         made = None
 
@@ -132,13 +133,13 @@ async def test_plain_text_of_one_line_within_the_limit_is_a_title(said: str, tit
 
 
 async def test_plain_text_is_a_label_or_a_summary_too_and_a_refusal_is_none() -> None:
-    label = await quickgen.make_label(answering([Say("Login test fixed")]), title="t", state="s", last_answer="a")
-    summary = await quickgen.make_summary(answering([Say("They fixed the login test.")]), [("User", "x")])
+    label = await generate.make_label(answering([Say("Login test fixed")]), title="t", state="s", last_answer="a")
+    summary = await generate.make_summary(answering([Say("They fixed the login test.")]), [("User", "x")])
 
     assert (label.text, summary.text) == ("Login test fixed", "They fixed the login test.")
 
 
 async def test_offline_model_names_chats_too() -> None:
-    made = await quickgen.make_title(answering(guide), "please fix the failing login test")
+    made = await generate.make_title(answering(guide), "please fix the failing login test")
 
     assert made.text == "Please fix the failing login test"

@@ -13,7 +13,8 @@ import pytest
 from rookery.domain.chat.messages import Effort
 from rookery.llm.http import HttpClients
 from rookery.llm.model import Auth
-from rookery.llm.reported import (
+from rookery.llm.types import Thinking
+from rookery.models.reported_models import (
     FRESH_SECONDS,
     MAX_BYTES,
     RETRY_SECONDS,
@@ -23,8 +24,7 @@ from rookery.llm.reported import (
     read_anthropic,
     read_openrouter,
 )
-from rookery.llm.secrets import SecretStr
-from rookery.llm.types import Thinking
+from rookery.runtime.secret_str import SecretStr
 from rookery.testing.clock import FakeClock
 from rookery.testing.fake_anthropic import FakeAnthropic, model_info
 from rookery.testing.fake_server import Fault, Scenario

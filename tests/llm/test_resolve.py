@@ -12,9 +12,9 @@ import pytest
 
 from rookery.domain.chat.messages import Effort
 from rookery.domain.models.options import ProviderOptions
-from rookery.llm import resolve
-from rookery.llm.resolve import Choice, Models, ModelState, Override
 from rookery.llm.types import ErrorKind, ProviderError
+from rookery.models import resolve
+from rookery.models.resolve import Choice, Models, ModelState, Override
 from rookery.store.models.errors import ModelUnusable, NoDefaultModel, Unusable
 from rookery.store.models.providers import Provider
 from rookery.store.models.usage import KeySource

@@ -9,9 +9,9 @@ from uuid import uuid4
 import pytest
 from msgspec import Raw
 
+from rookery.demo.guide import guide
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.prompt_parts import Prompt, PromptCall, PromptMessage, PromptPart, PromptResult, PromptText
-from rookery.llm.guide import guide
 from rookery.llm.scripted import (
     CallTool,
     Count,

@@ -18,8 +18,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.llm import secrets
-from rookery.llm.secrets import KeyRing, Place, SecretsError, SecretStr, new_key
+from rookery.models import secrets
+from rookery.models.secrets import KeyRing, Place, SecretsError, new_key
+from rookery.runtime.secret_str import SecretStr
 
 PLACE = Place(table="model_providers", row_id="row-1", column="api_key_enc")
 SECRET = "very-secret-key-0123"

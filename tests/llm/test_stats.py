@@ -17,10 +17,10 @@ from rookery.llm.http import HttpClients
 from rookery.llm.model import Auth, WireModel
 from rookery.llm.replay_memory import ENTRY_BYTES, ReplayMemory
 from rookery.llm.responses.wire import ResponsesFormat
-from rookery.llm.secrets import SecretStr
 from rookery.llm.stats import MAX_EVENT_TYPES, ModelCounters, NoStats
 from rookery.llm.types import Call, Capabilities, ReplayFault, ResponseStarted, Wire
 from rookery.llm.wire import WireFormat
+from rookery.runtime.secret_str import SecretStr
 from rookery.testing import fake_anthropic as fake
 from rookery.testing.fake_anthropic import Answer, FakeAnthropic
 from tests.llm.model_rig import CALL, DONE, Counted, drain, model_at

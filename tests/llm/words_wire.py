@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from rookery.llm import errors, refusals
-from rookery.llm.past import Past
+from rookery.llm import error_bodies, errors
+from rookery.llm.last_request import Past
 from rookery.llm.types import (
     Call,
     CallWarning,
@@ -48,14 +48,14 @@ class WordsFold:
     def __init__(self) -> None:
         self.unknown: Counter[str] = Counter()
 
-    def start(self, request_id: str | None, hide: refusals.Hide = refusals.by_look) -> None:
+    def start(self, request_id: str | None, hide: error_bodies.Hide = error_bodies.by_look) -> None:
         self._request_id, self._hide = request_id, hide
         self._is_started = False
 
     def feed(self, event: Event) -> Sequence[StreamPart]:
         document = msgspec.json.decode(event.data, type=dict[str, Any])
         if "error" in document:
-            codes, text = refusals.read_envelope(document)
+            codes, text = error_bodies.read_envelope(document)
             return [StreamError(errors.classify("Words", codes=codes, text=text, hide=self._hide))]
         parts: list[StreamPart] = []
         if not self._is_started:

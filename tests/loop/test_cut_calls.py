@@ -12,8 +12,8 @@ from rookery.domain.chat import parts
 from rookery.llm.http import HttpClients
 from rookery.llm.model import Auth, WireModel
 from rookery.llm.responses.wire import ResponsesFormat
-from rookery.llm.secrets import SecretStr
 from rookery.llm.types import Capabilities, FinishReason
+from rookery.runtime.secret_str import SecretStr
 from rookery.testing import fake_anthropic, fake_completions
 from rookery.testing.fake_anthropic import FakeAnthropic
 from rookery.testing.fake_completions import FakeCall, FakeCompletions

@@ -21,7 +21,6 @@ from rookery.llm.completions.wire import CompletionsFormat
 from rookery.llm.errors import CallFailed
 from rookery.llm.http import HttpClients
 from rookery.llm.model import Auth, WireModel
-from rookery.llm.secrets import SecretStr
 from rookery.llm.types import Call, Capabilities, ErrorKind, FinishReason
 from rookery.loop import assistant, batch, messages, scripted
 from rookery.loop.assistant import AssistantOutcome, StepSetup
@@ -31,6 +30,7 @@ from rookery.loop.scripted import MemoryLedger
 from rookery.loop.stragglers import Stragglers
 from rookery.loop.tools import ToolSet
 from rookery.runtime.clock import SystemClock
+from rookery.runtime.secret_str import SecretStr
 from rookery.testing import FakeClock
 from rookery.testing import fake_anthropic as fake
 from rookery.testing.fake_anthropic import FakeAnthropic

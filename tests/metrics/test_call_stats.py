@@ -6,10 +6,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from rookery.llm import stats
 from rookery.llm.scripted import ScriptedModel, Scripts
-from rookery.llm.stats import CallStats
 from rookery.llm.types import LanguageModel
+from rookery.models import call_stats
+from rookery.models.call_stats import CallStats
 from rookery.store.models.usage import CallStatus, Entry, KeySource
 
 OWNER = UUID(int=1)
@@ -58,7 +58,7 @@ def test_call_without_an_answer_is_no_step_but_is_paid_for(status: CallStatus) -
 
 
 def test_names_of_models_stay_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stats, "MAX_MODELS", 3)
+    monkeypatch.setattr(call_stats, "MAX_MODELS", 3)
     calls = CallStats()
 
     for number in range(10):

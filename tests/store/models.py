@@ -10,7 +10,8 @@ from uuid import UUID, uuid4
 import asyncpg
 
 from rookery.domain.models.options import ProviderType
-from rookery.llm.secrets import KeyRing, SecretStr, new_key
+from rookery.models.secrets import KeyRing, new_key
+from rookery.runtime.secret_str import SecretStr
 from rookery.store.models import model_configs, providers
 from rookery.store.models.model_configs import ModelConfig, ModelConfigDraft
 from rookery.store.models.providers import Provider, ProviderDraft

@@ -12,8 +12,9 @@ import msgspec
 import pytest
 
 from rookery.domain.chat.errors import InvalidInput
-from rookery.domain.models.options import ProviderType
-from rookery.llm.secrets import KeyRing, SecretStr, new_key
+from rookery.domain.models.options import KEYLESS, ProviderType
+from rookery.models.secrets import KeyRing, new_key
+from rookery.runtime.secret_str import SecretStr
 from rookery.store.models import env_providers, model_configs, providers, sealed_values, user_keys
 from rookery.store.models.errors import (
     KeysMissing,
@@ -110,7 +111,7 @@ async def test_bad_provider_is_refused_by_field(nest: Nest, fields: dict[str, An
 
 
 async def test_central_key_may_be_missing_where_none_is_needed(nest: Nest) -> None:
-    for type_ in sorted(providers.KEYLESS):
+    for type_ in sorted(KEYLESS):
         assert (await nest.provider(type_, key=None, base_url="http://localhost:1/v1")).api_key_enc is None
 
 

@@ -20,9 +20,9 @@ from rookery.domain.chat.parts import Text, ToolCall, ToolResult
 from rookery.domain.chat.states import Status
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.domain.models.options import ProviderType
-from rookery.llm.connect import default_scripts
 from rookery.llm.scripted import Scripts
-from rookery.llm.secrets import KeyRing
+from rookery.models.connect import default_scripts
+from rookery.models.secrets import KeyRing
 from rookery.runtime.clock import SystemClock
 from rookery.settings import Settings
 from rookery.store import machine

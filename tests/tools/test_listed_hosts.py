@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rookery.llm.connect import default_scripts
 from rookery.llm.scripted import CallTool, Say, Step, results_since_user
 from rookery.llm.types import Call
+from rookery.models.connect import default_scripts
 from rookery.store.workspaces import templates as stored
 from rookery.workspaces import templates
 from rookery.workspaces.service import as_push

@@ -11,9 +11,9 @@ import pytest
 from rookery.domain.access.rights import OwnerActor
 from rookery.domain.chat.mcp_consent import McpDecision
 from rookery.domain.chat.messages import ChatId, Role
-from rookery.llm.connect import default_scripts
 from rookery.llm.scripted import CallTool, Say, Step, results_since_user
 from rookery.llm.types import Call
+from rookery.models.connect import default_scripts
 from rookery.store.workspaces.mcp_consents import NamedServer
 from tests.tools.homestead import Homestead, open_homestead
 from tests.waiting import until

@@ -14,9 +14,9 @@ from aiohttp import web
 
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.parts import Text, WorkspaceContext
-from rookery.llm.connect import default_scripts
 from rookery.llm.scripted import CallTool, Say, Step, results_since_user
 from rookery.llm.types import Call
+from rookery.models.connect import default_scripts
 from tests.tools.homestead import open_homestead
 from tests.waiting import until
 from tests.workspaces.drivers.yard import known_machine

@@ -19,7 +19,6 @@ from rookery.domain.content.attachments import FileRules
 from rookery.llm.anthropic.wire import AnthropicFormat
 from rookery.llm.http import HttpClients
 from rookery.llm.model import Auth, WireModel
-from rookery.llm.secrets import SecretStr
 from rookery.llm.types import (
     Call,
     Capabilities,
@@ -28,6 +27,7 @@ from rookery.llm.types import (
     StreamError,
 )
 from rookery.llm.wire import Request
+from rookery.runtime.secret_str import SecretStr
 from rookery.testing import fake_anthropic as fake
 from rookery.testing.fake_anthropic import Answer, FakeAnthropic
 from rookery.testing.fake_anthropic_checks import blocks_of

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator
 import pytest
 
 from rookery.domain.chat.prompt_parts import Prompt
-from rookery.llm.connect import Connector, make_call
 from rookery.llm.types import (
     ErrorKind,
     Finish,
@@ -23,6 +22,7 @@ from rookery.llm.types import (
     StreamPart,
     TextDelta,
 )
+from rookery.models.connect import Connector, make_call
 from rookery.testing.fake_anthropic import FakeAnthropic
 from rookery.testing.fake_completions import FakeCompletions
 from rookery.testing.fake_responses import FakeResponses

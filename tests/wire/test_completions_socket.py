@@ -14,7 +14,6 @@ import pytest
 from rookery.llm.completions.wire import CompletionsFormat
 from rookery.llm.http import HttpClients
 from rookery.llm.model import Auth, WireModel
-from rookery.llm.secrets import SecretStr
 from rookery.llm.types import (
     Call,
     Capabilities,
@@ -27,6 +26,7 @@ from rookery.llm.types import (
     TextEnd,
     ToolCall,
 )
+from rookery.runtime.secret_str import SecretStr
 from rookery.testing.fake_completions import Answer, FakeCall, FakeCompletions, Style, events, stream_bytes
 from rookery.testing.fake_server import Fault, Scenario
 from tests.wire.fixtures import READ, prompts

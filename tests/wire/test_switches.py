@@ -23,21 +23,21 @@ from rookery.domain.chat.messages import ChatId, Message, MessageId, NewMessage,
 from rookery.domain.chat.parts import Part
 from rookery.domain.chat.prompt import ModelIdentity, PromptRow
 from rookery.domain.content.attachments import FileRules
-from rookery.llm import catalog
 from rookery.llm.anthropic.wire import AnthropicFormat
 from rookery.llm.completions.wire import CompletionsFormat
 from rookery.llm.errors import CallFailed
 from rookery.llm.http import HttpClients
 from rookery.llm.model import Auth, WireModel
 from rookery.llm.responses.wire import ResponsesFormat
-from rookery.llm.secrets import SecretStr
 from rookery.llm.types import Call, ErrorKind, Tool, WebSearch, Wire
 from rookery.llm.wire import WireFormat
 from rookery.loop import assistant, messages, scripted
 from rookery.loop.assistant import AssistantOutcome, StepSetup
 from rookery.loop.config import LoopConfig
 from rookery.loop.tools import ToolSet
+from rookery.models import catalog
 from rookery.runtime.clock import SystemClock
+from rookery.runtime.secret_str import SecretStr
 from rookery.testing import fake_anthropic, fake_completions
 from rookery.testing.fake_anthropic import FakeAnthropic
 from rookery.testing.fake_completions import FakeCall, FakeCompletions

@@ -26,14 +26,15 @@ from rookery.domain.chat.states import Status
 from rookery.domain.chat.system_blocks import Mode
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.domain.models.options import ProviderType
-from rookery.llm.connect import Connector, default_scripts
-from rookery.llm.directory import Directory
 from rookery.llm.scripted import Say, Script, Scripts, Step
-from rookery.llm.secrets import KeyRing, SecretStr, new_key
 from rookery.llm.types import Call
 from rookery.loop.config import LoopConfig
 from rookery.loop.tools import Tool
+from rookery.models.connect import Connector, default_scripts
+from rookery.models.directory import Directory
+from rookery.models.secrets import KeyRing, new_key
 from rookery.runtime.clock import Clock, SystemClock
+from rookery.runtime.secret_str import SecretStr
 from rookery.store import machine
 from rookery.store.chats import messages
 from rookery.store.chats.step_reads import Step as LoadedStep

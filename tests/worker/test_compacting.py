@@ -13,10 +13,10 @@ from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.parts import ToolCall, ToolResult
 from rookery.domain.chat.prompt_parts import PromptText
 from rookery.domain.chat.states import Status
-from rookery.llm import cost
 from rookery.llm.scripted import CallTool, Count, Fail, Pause, Say, Script, Step, Wait
 from rookery.llm.types import Call, ErrorKind, Purpose, Usage
 from rookery.loop import scripted
+from rookery.models import cost
 from rookery.store.models import context_windows
 from rookery.store.settings.settings import write_user_setting
 from rookery.testing import FakeClock

@@ -14,12 +14,12 @@ from rookery.domain.chat.messages import Message, NewMessage, Role, Visibility
 from rookery.domain.chat.parts import FileReference, Text, ToolResult
 from rookery.domain.chat.prompt import PromptRow
 from rookery.domain.chat.transitions import BusyBehavior
-from rookery.llm import quickgen
 from rookery.llm.scripted import Fail, Wait
 from rookery.llm.types import ErrorKind
 from rookery.store import machine
 from rookery.store.chats.step_reads import ParsedMessage
 from rookery.store.db.hints import WatchKind
+from rookery.titles import generate
 from rookery.worker import effects
 from rookery.worker.config import WorkerConfig
 from rookery.worker.effects import PushKind
@@ -474,7 +474,7 @@ async def test_of_a_long_chat_only_its_two_ends_are_read(desk: Desk, monkeypatch
     assert [speech for speech in whole if speech in ends] == ends
     # What is told of it is the same, but for the number of characters that were left out.
     read_whole, read_ends = (
-        titles.transcript(turns, per_turn=quickgen.SUMMARY_PER_TURN, limit=quickgen.SUMMARY_INPUT)
+        titles.transcript(turns, per_turn=generate.SUMMARY_PER_TURN, limit=generate.SUMMARY_INPUT)
         for turns in (whole, ends)
     )
     assert read_whole[:10_000] == read_ends[:10_000]

@@ -13,9 +13,9 @@ from rookery.domain.chat.prompt import UnreadableRow
 from rookery.domain.chat.summary_prompt import SummaryFailed
 from rookery.llm import errors
 from rookery.llm.errors import Broken, CallFailed, TransportError
-from rookery.llm.secrets import SecretsError
 from rookery.llm.types import ErrorKind, ProviderError, ReplayFault, Usage
 from rookery.llm.wire import PromptInvalid
+from rookery.models.secrets import SecretsError
 from rookery.runtime.clock import DeadlineExceeded
 from rookery.store.models.errors import ModelUnusable, NoDefaultModel, SpendLimitReached, Unusable
 from rookery.worker import failures

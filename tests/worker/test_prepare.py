@@ -17,8 +17,6 @@ from rookery.domain.chat.prompt_parts import PromptText
 from rookery.domain.chat.states import Status
 from rookery.domain.chat.system_blocks import Mode
 from rookery.domain.chat.transitions import BusyBehavior
-from rookery.llm import cost
-from rookery.llm.directory import ReadyModel
 from rookery.llm.scripted import CallTool, Say
 from rookery.llm.types import (
     Call,
@@ -34,6 +32,8 @@ from rookery.llm.types import (
 )
 from rookery.loop import scripted
 from rookery.loop.tools import Attachment, ToolOutput
+from rookery.models import cost
+from rookery.models.directory import ReadyModel
 from rookery.runtime.clock import DeadlineExceeded
 from rookery.store import machine
 from rookery.store.chats import files

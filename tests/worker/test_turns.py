@@ -16,12 +16,12 @@ from rookery.domain.chat.prompt_parts import PromptText
 from rookery.domain.chat.retry_policy import RetryPolicy
 from rookery.domain.chat.states import State, Status
 from rookery.domain.chat.transitions import BusyBehavior
-from rookery.llm.resolve import FALLBACK_ATTEMPTS
 from rookery.llm.scripted import CallTool, Count, Fail, Pause, Say, Step, Think, Truncate, Wait
 from rookery.llm.types import Call, ErrorKind, Usage
 from rookery.loop import scripted
 from rookery.loop.config import LoopConfig
 from rookery.loop.tools import Replay, ToolOutput
+from rookery.models.resolve import FALLBACK_ATTEMPTS
 from rookery.store import machine
 from rookery.store.machine import Machine, Tx
 from rookery.testing import FakeClock

@@ -13,10 +13,10 @@ from uuid import UUID
 from rookery.domain.chat.chat import Chat, LastError
 from rookery.domain.chat.decision import TurnEnd
 from rookery.domain.chat.messages import ChatId
-from rookery.llm.connect import Connector
-from rookery.llm.directory import Directory
 from rookery.llm.scripted import Say, Scripts, Step, last_user_text
 from rookery.llm.types import Call
+from rookery.models.connect import Connector
+from rookery.models.directory import Directory
 from rookery.store import machine
 from rookery.store.chats.step_reads import HistoryCache, load_step
 from rookery.store.chats.step_reads import Step as LoadedStep

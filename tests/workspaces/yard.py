@@ -15,7 +15,7 @@ from uuid import UUID, uuid4
 import asyncpg
 
 from rookery.domain.access.rights import UserActor
-from rookery.llm.secrets import KeyRing, new_key
+from rookery.models.secrets import KeyRing, new_key
 from rookery.runtime.clock import Clock, SystemClock
 from rookery.store.authorized.chat_changes import Replayed
 from rookery.store.authorized.store import ActorStore, Store

@@ -16,8 +16,8 @@ from rookery.api.errors import ApiError
 from rookery.api.parts import ApiParts
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import ChatId, Effort
-from rookery.llm import resolve
-from rookery.llm.resolve import Choice, Models, Override
+from rookery.models import resolve
+from rookery.models.resolve import Choice, Models, Override
 from rookery.store.models import spending
 from rookery.store.models.errors import ModelError, ModelUnusable, SpendLimitReached
 from rookery.store.models.usage import KeySource

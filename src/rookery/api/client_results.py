@@ -18,11 +18,11 @@ from rookery.domain.chat import truncation
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.parts import ContentError, ToolResult
 from rookery.domain.chat.tool_calls import SubmittedResult
-from rookery.llm.directory import windows_of
 from rookery.loop import results
 from rookery.loop.config import LoopConfig
 from rookery.loop.results import CallResult
 from rookery.loop.tools import ToolOutput
+from rookery.models.directory import windows_of
 from rookery.telemetry.log import get_logger
 from rookery.tools.keeping import ResultKeeper
 from rookery.workspaces.dialing import TurnWorkspace, Unreadable

@@ -13,9 +13,9 @@ from rookery.api.limits import RateLimits
 from rookery.api.origins import Origins
 from rookery.api.routers.health import Health
 from rookery.api.spa import WebApp, packaged
-from rookery.llm.connect import Connector
-from rookery.llm.directory import Directory
-from rookery.llm.secrets import KeyRing
+from rookery.models.connect import Connector
+from rookery.models.directory import Directory
+from rookery.models.secrets import KeyRing
 from rookery.runtime.clock import Clock
 from rookery.store.authorized.store import Store
 from rookery.store.machine import Publisher

@@ -15,7 +15,7 @@ from rookery import driving, installation
 from rookery.cli.exits import Exit
 from rookery.cli.output import Output
 from rookery.domain.models.options import ProviderType
-from rookery.llm import resolve
+from rookery.models import resolve
 from rookery.runtime import replica_slots
 from rookery.runtime.replica_slots import ReplicaSlot
 from rookery.settings import Settings

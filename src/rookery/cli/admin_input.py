@@ -17,14 +17,15 @@ from rookery import installation
 from rookery.cli.exits import Exit
 from rookery.cli.output import Output
 from rookery.domain.chat.errors import InvalidInput
-from rookery.llm.secrets import SecretStr
+from rookery.domain.models.options import KEYLESS
+from rookery.runtime.secret_str import SecretStr
 from rookery.settings import Settings
 from rookery.store.db import migrate
 from rookery.store.db.hints import ConfigHint
 from rookery.store.db.pool import Connection, Database
 from rookery.store.db.pubsub import Bus, Notifier
 from rookery.store.models.errors import KeysMissing, ModelError, ProviderReadOnly
-from rookery.store.models.providers import KEYLESS, MAX_KEY_BYTES
+from rookery.store.models.providers import MAX_KEY_BYTES
 
 # How a field of the store is called on the command line; options are `--option NAME=...`, the rest is the flag.
 _ARGUMENTS = {"name": "NAME", "model": "MODEL", "provider_id": "PROVIDER", "api_key": "the key", "type": "TYPE"}

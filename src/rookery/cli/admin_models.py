@@ -15,8 +15,8 @@ from rookery.cli.output import Output
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.models.context_window import LearnedFrom
 from rookery.domain.models.options import ProviderType
-from rookery.llm import catalog, cost, reported, resolve
-from rookery.llm.directory import windows_of
+from rookery.models import catalog, cost, reported_models, resolve
+from rookery.models.directory import windows_of
 from rookery.settings import Settings
 from rookery.store.db.pool import Connection
 from rookery.store.models import context_windows, model_configs, providers
@@ -188,7 +188,7 @@ def _advise(out: Output, config: ModelConfig, provider: Provider) -> None:
     if (state := _state(config, provider)) != "ready":
         out.line(f"It cannot be used yet: {state}.")
     if provider.type in _CATALOGUED and catalog.built_in(provider.type, config.model) is None:
-        asks = " or the provider's own endpoint" if reported.is_asked(provider.type) else ""
+        asks = " or the provider's own endpoint" if reported_models.is_asked(provider.type) else ""
         out.line(
             f"This version does not know the model. Unless --option capabilities{asks} says that it can, it gets no "
             "reasoning effort, no forced tool choice and no JSON format."

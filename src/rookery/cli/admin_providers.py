@@ -14,12 +14,12 @@ from rookery.cli import admin_input, admin_secrets
 from rookery.cli.admin_input import Refused
 from rookery.cli.exits import Exit
 from rookery.cli.output import Output
-from rookery.domain.models.options import ProviderType
-from rookery.llm.secrets import SecretStr
+from rookery.domain.models.options import KEYLESS, ProviderType
+from rookery.runtime.secret_str import SecretStr
 from rookery.settings import Settings
 from rookery.store.db.pool import Connection
 from rookery.store.models import env_providers, model_configs, providers
-from rookery.store.models.providers import KEYLESS, Provider, ProviderDraft, ProviderPatch
+from rookery.store.models.providers import Provider, ProviderDraft, ProviderPatch
 
 SHOWN = ("id", "name", "type", "display_name", "enabled", "source", "central_key_enabled", "allow_user_key")
 

@@ -33,7 +33,7 @@ from rookery.domain.chat.messages import ChatId, Message, NewMessage, NewQueuedM
 from rookery.domain.chat.parts import ContentError, Text
 from rookery.domain.chat.states import Status
 from rookery.domain.chat.transitions import BusyBehavior
-from rookery.llm.secrets import KeyRing
+from rookery.models.secrets import KeyRing
 from rookery.runtime.clock import Clock, SystemClock
 from rookery.settings import Settings
 from rookery.store import machine

@@ -12,8 +12,8 @@ from uuid import UUID
 from rookery.cli.admin_input import Refused
 from rookery.cli.exits import Exit
 from rookery.domain.models.options import ProviderType
-from rookery.llm import resolve
-from rookery.llm.directory import Directory
+from rookery.models import resolve
+from rookery.models.directory import Directory
 from rookery.store.db.pool import Connection
 from rookery.store.models import model_configs, providers
 from rookery.store.models.errors import NoDefaultModel

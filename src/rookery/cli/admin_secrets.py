@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from rookery import installation
 from rookery.cli.exits import Exit
 from rookery.cli.output import Output
-from rookery.llm import secrets
-from rookery.llm.secrets import KeyRing, SecretsError
+from rookery.models import secrets
+from rookery.models.secrets import KeyRing, SecretsError
 from rookery.settings import Problem, Settings, SettingsError
 from rookery.store.db import migrate
 from rookery.store.db.pool import Connection

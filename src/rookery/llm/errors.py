@@ -19,9 +19,9 @@ from enum import StrEnum
 
 import msgspec
 
-from rookery.llm import refusals
-from rookery.llm.refusals import Hide
-from rookery.llm.replay_faults import find_replay_fault
+from rookery.llm import error_bodies
+from rookery.llm.error_bodies import Hide
+from rookery.llm.replay_ladder import find_replay_fault
 from rookery.llm.types import ErrorKind, FinishReason, ProviderError, ReplayFault, Usage
 from rookery.telemetry.redaction import hide_secrets
 
@@ -50,7 +50,7 @@ class TransportError(LlmError):
 
     def __init__(self, reason: Broken, detail: str) -> None:
         self.reason = reason
-        self.detail = refusals.bare_urls(detail)
+        self.detail = error_bodies.bare_urls(detail)
         super().__init__(self.detail)
 
 
@@ -381,7 +381,7 @@ def classify(
     """
     named = tuple(code for code in codes if isinstance(code, str) and code)
     detail = text
-    if wrapped := refusals.unwrap(text):
+    if wrapped := error_bodies.unwrap(text):
         # A gateway tells what another server told it: its own status stands, if it has one that says anything.
         status = wrapped.status if status in (None, 200) else status
         named, detail = (*named, *wrapped.codes), wrapped.text or text
@@ -389,9 +389,9 @@ def classify(
     lowered = text.lower()
     fault = find_replay_fault(status, folded, lowered)
     rule = _rule(fault) or find_rule(status, folded, text=lowered) or _by_status(status)
-    used, maximum = refusals.find_context_numbers(text) if rule is _OVERFLOW else (None, None)
+    used, maximum = error_bodies.find_context_numbers(text) if rule is _OVERFLOW else (None, None)
     retryable = {"true": True, "false": False}.get(headers.get("x-should-retry", "").strip().lower(), rule.retry)
-    retry_after = refusals.parse_retry_after(headers, now)
+    retry_after = error_bodies.parse_retry_after(headers, now)
     if retry_after is not None and retry_after > MAX_RETRY_AFTER:
         retryable = False
         until = (now or datetime.now(UTC)) + retry_after
@@ -401,11 +401,11 @@ def classify(
         message=rule.message.format(provider=provider),
         retryable=retryable,
         provider=provider,
-        detail=refusals.clean_detail(detail, hide),
+        detail=error_bodies.clean_detail(detail, hide),
         status=status,
-        code=refusals.clean_detail(named[0], hide, max_chars=_MAX_CODE) if named else None,
+        code=error_bodies.clean_detail(named[0], hide, max_chars=_MAX_CODE) if named else None,
         retry_after=retry_after,
-        request_id=refusals.find_request_id(headers, hide),
+        request_id=error_bodies.find_request_id(headers, hide),
         context_used=used,
         context_max=maximum,
         replay_fault=fault,
@@ -469,7 +469,7 @@ def made(provider: str, rule: Rule, detail: str, *, hide: Hide = hide_secrets) -
         message=rule.message.format(provider=provider),
         retryable=rule.retry,
         provider=provider,
-        detail=refusals.clean_detail(detail, hide),
+        detail=error_bodies.clean_detail(detail, hide),
     )
 
 
@@ -483,9 +483,9 @@ def from_response(
     hide: Hide = hide_secrets,
 ) -> ProviderError:
     """A refusal with a body: JSON in one of the usual envelopes, a line of text, or a page that is not shown."""
-    codes, text = refusals.read_body(body, headers.get("content-type", ""))
+    codes, text = error_bodies.read_body(body, headers.get("content-type", ""))
     if not text and 300 <= status < 400:
-        text = "Location: " + refusals.bare_urls(headers.get("location", "unknown"))
+        text = "Location: " + error_bodies.bare_urls(headers.get("location", "unknown"))
     return classify(
         provider,
         status,
@@ -493,6 +493,6 @@ def from_response(
         text=text,
         headers=headers,
         now=now,
-        failed_generation=refusals.find_failed_generation(body),
+        failed_generation=error_bodies.find_failed_generation(body),
         hide=hide,
     )

@@ -17,13 +17,12 @@ from rookery import __version__
 from rookery.domain.chat import tool_call_pairing
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText
-from rookery.llm import errors, refusals
-from rookery.llm.answer import Answer, AnswerReader, has_words, joined, media_type
+from rookery.llm import error_bodies, errors
 from rookery.llm.errors import TransportError
 from rookery.llm.http import HttpClient, HttpStream
-from rookery.llm.past import Pasts
+from rookery.llm.last_request import Pasts
 from rookery.llm.replay_memory import Key, ReplayMemory
-from rookery.llm.secrets import SecretStr
+from rookery.llm.response_stream import Answer, AnswerReader, has_words, joined, media_type
 from rookery.llm.stats import ModelStats, NoStats
 from rookery.llm.types import (
     Call,
@@ -39,6 +38,7 @@ from rookery.llm.types import (
 )
 from rookery.llm.wire import Request, WireFormat
 from rookery.runtime.clock import Clock, SystemClock
+from rookery.runtime.secret_str import SecretStr
 from rookery.telemetry.log import get_logger
 from rookery.telemetry.redaction import SecretRegistry, hide_secrets, is_secret_name
 
@@ -194,7 +194,7 @@ class WireModel:
         preview = "" if is_page else self._hide(text)[:_MAX_PREVIEW]
         error = errors.unreadable(self._provider, f"The answer is {found}. {preview}", hide=self._hide)
         return msgspec.structs.replace(
-            error, status=200, request_id=refusals.find_request_id(stream.headers, self._hide)
+            error, status=200, request_id=error_bodies.find_request_id(stream.headers, self._hide)
         )
 
     def _headers(self, call: Call, request: Request) -> dict[str, str]:

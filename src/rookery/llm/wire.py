@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from rookery.llm.past import Past
-from rookery.llm.refusals import Hide, by_look
+from rookery.llm.error_bodies import Hide, by_look
+from rookery.llm.last_request import Past
 from rookery.llm.types import Call, CallWarning, StreamPart, Wire
 
 

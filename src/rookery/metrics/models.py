@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import get_args
 
-from rookery.llm.stats import CallStats, ModelCounters
+from rookery.llm.stats import ModelCounters
 from rookery.llm.types import ReplayFault, Wire
 from rookery.metrics.families import Family, counter, every, histogram
+from rookery.models.call_stats import CallStats
 
 WIRES = get_args(Wire)
 MODEL = ("provider", "model")

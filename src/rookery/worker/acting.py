@@ -27,7 +27,6 @@ from rookery.domain.chat.messages import NewMessage, Role, Visibility
 from rookery.domain.chat.parts import CONTENT_VERSION, Part, Text
 from rookery.domain.chat.retry_policy import DEFAULT_POLICY, RetryPolicy, are_attempts_used
 from rookery.domain.chat.transitions import Transition
-from rookery.llm import cost
 from rookery.llm.errors import CallFailed, LlmError
 from rookery.llm.types import Call, ErrorKind, GeneratedFile, Purpose, Usage
 from rookery.loop import compaction
@@ -37,6 +36,7 @@ from rookery.loop.config import LoopConfig
 from rookery.loop.messages import assistant_rows, interrupted_figures, notice_row, tool_rows, without_files
 from rookery.loop.stragglers import Stragglers
 from rookery.loop.tools import Publish
+from rookery.models import cost
 from rookery.runtime.clock import Clock
 from rookery.store import machine as transitions
 from rookery.store.chats import files

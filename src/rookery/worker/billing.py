@@ -13,8 +13,8 @@ import msgspec
 
 from rookery.domain.chat.chat import Chat
 from rookery.domain.chat.messages import MessageId, StepFigures
-from rookery.llm import cost
 from rookery.llm.types import Purpose, Usage
+from rookery.models import cost
 from rookery.store.models.usage import CallStatus, Entry, is_recorded, record_call
 from rookery.telemetry.log import get_logger
 from rookery.worker.config import WorkerConfig

@@ -26,10 +26,9 @@ from rookery.domain.chat.messages import ChatId, Message, Role, Visibility
 from rookery.domain.chat.parts import ContentError, Part, Text, ToolResult
 from rookery.domain.chat.prompt import PromptRow
 from rookery.domain.chat.retry_policy import DEFAULT_POLICY, RetryPolicy
-from rookery.llm import quickgen
-from rookery.llm.connect import Connector
-from rookery.llm.directory import Directory
-from rookery.llm.stats import CallStats
+from rookery.models.call_stats import CallStats
+from rookery.models.connect import Connector
+from rookery.models.directory import Directory
 from rookery.runtime.clock import Clock
 from rookery.store.chats import chats
 from rookery.store.chats.step_reads import ChatMeta, LoadedHistory
@@ -37,6 +36,7 @@ from rookery.store.db.hints import ConfigHint, WatchKind
 from rookery.store.db.pool import Connection
 from rookery.store.machine import Publisher
 from rookery.telemetry.log import get_logger
+from rookery.titles import generate
 from rookery.worker.config import WorkerConfig
 from rookery.worker.database import DATABASE_ERRORS
 from rookery.worker.inflight import InFlight
@@ -137,7 +137,7 @@ class Effects:
         self._start(
             lambda: self._label(chat, meta, history, reason=reason),
             "label",
-            quickgen.LABEL_SECONDS + 2 * self._write_seconds + PUSH_SECONDS,
+            generate.LABEL_SECONDS + 2 * self._write_seconds + PUSH_SECONDS,
         )
         if wants_summaries(meta) and is_summary_due(meta.summary_generated_at, history):
             self._start(
@@ -198,7 +198,7 @@ class Effects:
             turns = await asyncio.to_thread(conversation, history.rows)
         # Each turn has a letter at least: that many of them show whether there is enough to sum up.
         some = turns[:MIN_TRANSCRIPT]
-        read = titles.transcript(some, per_turn=quickgen.SUMMARY_PER_TURN, limit=quickgen.SUMMARY_INPUT)
+        read = titles.transcript(some, per_turn=generate.SUMMARY_PER_TURN, limit=generate.SUMMARY_INPUT)
         if len(read) < MIN_TRANSCRIPT or not await self._is_seen(chat):
             return
         summary = await self.texts.summary(chat, turns)
@@ -301,7 +301,7 @@ def is_summary_due(generated_at: datetime | None, history: LoadedHistory) -> boo
     return False
 
 
-def conversation(rows: Sequence[PromptRow], *, limit: int = quickgen.SUMMARY_INPUT) -> list[tuple[str, str]]:
+def conversation(rows: Sequence[PromptRow], *, limit: int = generate.SUMMARY_INPUT) -> list[tuple[str, str]]:
     """Who said what, in order; the steps of a turn are one speech. What was compacted speaks through its summary.
 
     Of a long chat only its two ends, each of `limit` characters at least: what a summary reads of it is no more.
@@ -323,7 +323,7 @@ def _speeches(rows: Iterable[PromptRow], limit: int) -> tuple[list[tuple[str, li
             found[-1][1].append(what)
         elif what:
             if found:
-                length += min(sum(map(len, found[-1][1])), quickgen.SUMMARY_PER_TURN)
+                length += min(sum(map(len, found[-1][1])), generate.SUMMARY_PER_TURN)
             if length >= limit:
                 break
             found.append((who, [what]))

@@ -15,12 +15,12 @@ import msgspec
 
 from rookery.domain.chat.chat import LastError, RetryState
 from rookery.domain.chat.errors import ChatError
-from rookery.llm import errors, refusals
+from rookery.llm import error_bodies, errors
+from rookery.llm.error_bodies import Hide
 from rookery.llm.errors import MAX_RETRY_AFTER, Broken, TransportError
-from rookery.llm.refusals import Hide
-from rookery.llm.secrets import SecretsError
 from rookery.llm.types import ErrorKind, ProviderError
 from rookery.llm.wire import PromptInvalid
+from rookery.models.secrets import SecretsError
 from rookery.runtime.clock import DeadlineExceeded
 from rookery.store.models.errors import ModelUnusable, NoDefaultModel, SpendLimitReached, Unusable
 from rookery.telemetry.redaction import hide_secrets
@@ -99,7 +99,7 @@ def of_kind(
         kind=kind,
         message=_say(_MESSAGES[kind], provider, category=category),
         retryable=kind in _RETRIED,
-        detail=refusals.clean_detail(detail) if detail else None,
+        detail=error_bodies.clean_detail(detail) if detail else None,
         provider=provider,
         context_overflow=kind is ErrorKind.CONTEXT_OVERFLOW,
     )
@@ -142,7 +142,7 @@ def not_waited_for(failure: Classified, *, now: datetime) -> Classified:
     """The failure as final, because the provider wants to be left alone for too long; the detail says until when."""
     until = now + (failure.retry_after or timedelta())
     detail = f"Possible again at {until:%Y-%m-%d %H:%M} UTC. {failure.detail or ''}"
-    return msgspec.structs.replace(failure, retryable=False, detail=refusals.clean_detail(detail))
+    return msgspec.structs.replace(failure, retryable=False, detail=error_bodies.clean_detail(detail))
 
 
 # Classifying
@@ -245,7 +245,7 @@ def _of_stranger(failure: BaseException, provider: str | None, *, now: datetime 
     verdict = strangers.judge(failure, now=now)
     name = provider or verdict.guessed_provider
     sentence = _MESSAGES[verdict.kind] if verdict.story is None else _STORIES[verdict.story]
-    detail = HISTORY_MISMATCH if verdict.story is Story.MISMATCH else refusals.clean_detail(verdict.detail, hide)
+    detail = HISTORY_MISMATCH if verdict.story is Story.MISMATCH else error_bodies.clean_detail(verdict.detail, hide)
     found = Classified(
         kind=verdict.kind,
         message=_say(sentence, name),

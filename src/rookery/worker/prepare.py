@@ -30,12 +30,13 @@ from rookery.domain.chat.system_blocks import Mode, TurnContext
 from rookery.domain.content.attachments import FileRules, StoredFile
 from rookery.domain.models.context_window import Windows
 from rookery.domain.models.options import DEFAULT_MAX_OUTPUT_TOKENS
-from rookery.llm import efforts, resolve
-from rookery.llm.connect import Connector, Origin, identity_of, make_call
-from rookery.llm.cost import Prices
-from rookery.llm.directory import Directory, ReadyModel, windows_of
-from rookery.llm.resolve import Choice
+from rookery.llm import efforts
 from rookery.llm.types import Call, Capabilities, LanguageModel, ProviderError, Purpose
+from rookery.models import resolve
+from rookery.models.connect import Connector, Origin, identity_of, make_call
+from rookery.models.cost import Prices
+from rookery.models.directory import Directory, ReadyModel, windows_of
+from rookery.models.resolve import Choice
 from rookery.runtime.cache import Cache
 from rookery.runtime.clock import Clock, DeadlineExceeded
 from rookery.store.chats import files

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TypeAlias
 
 from rookery.domain.chat.messages import Role, Visibility
-from rookery.llm.stats import CallStats
+from rookery.models.call_stats import CallStats
 from rookery.store.chats.step_reads import LoadedHistory, Step
 from rookery.telemetry.histogram import Histogram, Histograms, exponential
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from rookery.llm import errors, refusals
+from rookery.llm import error_bodies, errors
 from rookery.llm.types import ErrorKind
 
 # Of a text or a body; beyond that, nobody wrote it to be read.
@@ -87,7 +87,7 @@ _BARE_STATUS = re.compile(r"(?<![\w:.,/-])(401|403|408|429|500|502|503|504|529)(
 def _read(failure: BaseException, now: datetime | None) -> _Seen:
     own = _text(failure)
     codes, said = _read_body(failure)
-    wrapped = refusals.unwrap(said or own)
+    wrapped = error_bodies.unwrap(said or own)
     if wrapped is not None:
         codes, said = (*codes, *wrapped.codes), wrapped.text or said
     named = (_attribute(failure, "code"), _attribute(failure, "type"), *codes)
@@ -97,7 +97,7 @@ def _read(failure: BaseException, now: datetime | None) -> _Seen:
         text=f"{own}\n{said}".lower(),
         status=_find_status(failure) or (wrapped.status if wrapped else _status_in_text(own)),
         codes=tuple(code.lower() for code in named if isinstance(code, str) and code),
-        retry_after=refusals.parse_retry_after(_headers(failure), now),
+        retry_after=error_bodies.parse_retry_after(_headers(failure), now),
         is_transport=_is_transport(failure),
         is_cancelled=isinstance(failure, asyncio.CancelledError),
     )
@@ -126,8 +126,8 @@ def _read_body(failure: BaseException) -> tuple[tuple[object, ...], str]:
     if isinstance(body, bytes):
         if len(body) > MAX_TEXT:
             return (), ""
-        return refusals.read_body(body, _headers(failure).get("content-type", ""))
-    return refusals.read_envelope(body) if isinstance(body, Mapping) else ((), "")
+        return error_bodies.read_body(body, _headers(failure).get("content-type", ""))
+    return error_bodies.read_envelope(body) if isinstance(body, Mapping) else ((), "")
 
 
 def _headers(failure: BaseException) -> dict[str, str]:
@@ -222,8 +222,8 @@ def _story(rule: errors.Rule | None, seen: _Seen) -> Story | None:
 def _detail(seen: _Seen, verdict: Verdict) -> str:
     """What the provider said; else what the exception says, unless it is about credentials: it may hold them."""
     if seen.said:
-        return refusals.bare_urls(seen.said)
-    return "" if verdict.kind is ErrorKind.AUTH else refusals.bare_urls(seen.own)
+        return error_bodies.bare_urls(seen.said)
+    return "" if verdict.kind is ErrorKind.AUTH else error_bodies.bare_urls(seen.own)
 
 
 # The order matters: many servers name the one whose interface they imitate.

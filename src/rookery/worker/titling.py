@@ -25,13 +25,12 @@ from rookery.domain.chat.prompt_parts import Prompt
 from rookery.domain.chat.retry_policy import DEFAULT_POLICY, RetryPolicy
 from rookery.domain.content.attachments import StoredFile, cut_utf8, plain_type
 from rookery.domain.models.options import ProviderType
-from rookery.llm import quickgen, resolve
-from rookery.llm.connect import Connector, Origin, make_call
-from rookery.llm.directory import Directory
 from rookery.llm.errors import CallFailed, NoObject
-from rookery.llm.quickgen import Build, Quick
-from rookery.llm.stats import CallStats
 from rookery.llm.types import Call, LanguageModel, ProviderError, Purpose, Usage
+from rookery.models import resolve
+from rookery.models.call_stats import CallStats
+from rookery.models.connect import Connector, Origin, make_call
+from rookery.models.directory import Directory
 from rookery.runtime.clock import Clock, Deadline
 from rookery.store.chats import chats, files
 from rookery.store.chats import messages as stored_messages
@@ -42,6 +41,8 @@ from rookery.store.models import spending, usage
 from rookery.store.models.errors import NoDefaultModel, SpendLimitReached
 from rookery.store.models.usage import CallStatus, KeySource
 from rookery.telemetry.log import get_logger
+from rookery.titles import generate
+from rookery.titles.generate import Build, Quick
 from rookery.worker import billing
 from rookery.worker.database import DATABASE_ERRORS
 from rookery.worker.inflight import InFlight
@@ -98,9 +99,9 @@ class ShortTexts:
         """A title for a chat that starts with this request."""
         return await self._make(
             chat,
-            lambda model, build: quickgen.make_title(model, request, build=build),
+            lambda model, build: generate.make_title(model, request, build=build),
             purpose=Purpose.TITLE,
-            seconds=quickgen.TITLE_SECONDS,
+            seconds=generate.TITLE_SECONDS,
         )
 
     async def propose_title(self, chat: Chat, request: str) -> str:
@@ -108,9 +109,9 @@ class ShortTexts:
         `CallFailed`, `NoObject`, `NoTitle`, `DeadlineExceeded`, `TimeoutError`."""
         proposed = await self._ask(
             chat,
-            lambda model, build: quickgen.make_title(model, request, build=build),
+            lambda model, build: generate.make_title(model, request, build=build),
             purpose=Purpose.TITLE,
-            seconds=quickgen.TITLE_SECONDS,
+            seconds=generate.TITLE_SECONDS,
         )
         if proposed is None:
             raise NoTitle
@@ -120,18 +121,18 @@ class ShortTexts:
         """How a turn ended, in a few words."""
         return await self._make(
             chat,
-            lambda model, build: quickgen.make_label(
+            lambda model, build: generate.make_label(
                 model, title=title, state=state, last_answer=last_answer, build=build
             ),
             purpose=Purpose.LABEL,
-            seconds=quickgen.LABEL_SECONDS,
+            seconds=generate.LABEL_SECONDS,
         )
 
     async def summary(self, chat: Chat, turns: list[tuple[str, str]]) -> str | None:
         """What a chat is about, from (who, what) pairs."""
         return await self._make(
             chat,
-            lambda model, build: quickgen.make_summary(model, turns, build=build),
+            lambda model, build: generate.make_summary(model, turns, build=build),
             purpose=Purpose.SUMMARY,
             seconds=SUMMARY_TOTAL_SECONDS,
         )
@@ -303,7 +304,7 @@ class Titling:
         self._publisher = publisher
         self._inflight = inflight
         # The title, and the row of the ledger.
-        self._seconds = quickgen.TITLE_SECONDS + WRITE_SECONDS + write_seconds
+        self._seconds = generate.TITLE_SECONDS + WRITE_SECONDS + write_seconds
 
     def start(self, chat: Chat, *, title: str, messages: Sequence[Message]) -> None:
         """Name a chat that was just created, on its own time. `title` and `messages` are those it was created with."""

@@ -13,10 +13,10 @@ import asyncpg
 
 from rookery.domain.chat.retry_policy import DEFAULT_POLICY, RetryPolicy
 from rookery.domain.models.options import DEFAULT_MAX_OUTPUT_TOKENS
-from rookery.llm.connect import Connector
-from rookery.llm.directory import Directory
 from rookery.loop.config import LoopConfig
 from rookery.loop.stragglers import Stragglers
+from rookery.models.connect import Connector
+from rookery.models.directory import Directory
 from rookery.runtime.cache import Cache
 from rookery.runtime.clock import Clock, DeadlineExceeded
 from rookery.store.chats.step_reads import HistoryCache

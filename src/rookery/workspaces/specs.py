@@ -10,7 +10,7 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.llm.secrets import KeyRing
+from rookery.models.secrets import KeyRing
 from rookery.store.db.pool import Connection
 from rookery.store.models.errors import KeysMissing
 from rookery.store.workspaces import operations, workspaces

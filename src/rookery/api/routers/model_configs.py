@@ -20,7 +20,7 @@ from rookery.api.parts import ApiParts
 from rookery.api.routes import Items, Routes, answer, nothing
 from rookery.domain.chat.messages import Effort
 from rookery.llm import efforts
-from rookery.llm.directory import windows_of
+from rookery.models.directory import windows_of
 from rookery.store.authorized.settings import KnownModel
 from rookery.store.models.model_configs import (
     DEFAULT_COMPRESSION_THRESHOLD,

@@ -13,7 +13,7 @@ from rookery.api.bodies import Body
 from rookery.api.caller import CallerDep
 from rookery.api.parts import ApiParts
 from rookery.api.routes import Items, Routes, answer, nothing
-from rookery.llm.secrets import SecretStr as Key
+from rookery.runtime.secret_str import SecretStr as Key
 from rookery.store.models.providers import MAX_KEY_BYTES
 from rookery.store.models.user_keys import KeyStatus
 

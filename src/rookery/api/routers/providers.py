@@ -21,8 +21,8 @@ from rookery.api.errors import ApiError
 from rookery.api.parts import ApiParts
 from rookery.api.routes import Items, Routes, answer, nothing
 from rookery.domain.models.options import ProviderType
-from rookery.llm import probing
-from rookery.llm.secrets import SecretStr as Key
+from rookery.models import probe
+from rookery.runtime.secret_str import SecretStr as Key
 from rookery.store.models.providers import MAX_KEY_BYTES, Provider, ProviderDraft, ProviderPatch
 
 
@@ -156,7 +156,7 @@ def router(parts: ApiParts) -> APIRouter:
     async def test(caller: CallerDep, provider: UUID) -> Response:
         """Ask one of the provider's models for a word, within 30 seconds. It costs what such a call costs."""
         await _present(caller, provider)
-        tried = await probing.try_provider(
+        tried = await probe.try_provider(
             provider,
             user_id=caller.user.id,
             directory=parts.directory,
@@ -177,8 +177,8 @@ def router(parts: ApiParts) -> APIRouter:
         """The ids of models that the provider itself lists."""
         await _present(caller, provider)
         try:
-            found = await probing.upstream_models(provider, directory=parts.directory, connector=parts.connector)
-        except probing.NoList as error:
+            found = await probe.upstream_models(provider, directory=parts.directory, connector=parts.connector)
+        except probe.NoList as error:
             raise ApiError(502, "upstream_failed", str(error)) from None
         return answer(Items(tuple(UpstreamModel(each) for each in found)))
 

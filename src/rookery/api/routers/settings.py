@@ -28,7 +28,7 @@ from rookery.domain.chat import approvals
 from rookery.domain.chat.approvals import Rule
 from rookery.domain.chat.default_prompt import DEFAULT_PROMPT
 from rookery.domain.chat.messages import Effort
-from rookery.llm.directory import Snapshot
+from rookery.models.directory import Snapshot
 from rookery.store.settings.groups import APPROVALS, GROUPS, MAX_NUMBER, PROMPTS, Group, GroupState, ModelOverride
 
 T = TypeVar("T")

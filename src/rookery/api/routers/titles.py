@@ -22,10 +22,10 @@ from rookery.domain.chat.messages import ChatId, Role
 from rookery.domain.chat.parts import ContentError
 from rookery.domain.chat.prompt import PromptRow
 from rookery.llm.errors import CallFailed, NoObject
-from rookery.llm.quickgen import TITLE_INPUT
 from rookery.runtime.clock import DeadlineExceeded
 from rookery.store.authorized.chat_changes import Titled
 from rookery.store.chats.chat_views import ChatView
+from rookery.titles.generate import TITLE_INPUT
 from rookery.worker.titling import NoTitle
 
 # From each end of the chat.

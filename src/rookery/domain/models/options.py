@@ -34,6 +34,24 @@ class ProviderType(StrEnum):
     SCRIPTED = "scripted"
 
 
+# The others are told their address, or need none: a script, or a library that knows it.
+DEFAULT_BASE_URLS: Mapping[str, str] = {
+    ProviderType.ANTHROPIC: "https://api.anthropic.com",
+    ProviderType.OPENAI: "https://api.openai.com/v1",
+    ProviderType.OPENROUTER: "https://openrouter.ai/api/v1",
+    ProviderType.GOOGLE: "https://generativelanguage.googleapis.com",
+}
+# These work without a key: the machine's own credentials, a server at home that asks for none, or no server at all.
+KEYLESS: frozenset[str] = frozenset(
+    {
+        ProviderType.BEDROCK,
+        ProviderType.GOOGLE,
+        ProviderType.BRIDGE,
+        ProviderType.OPENAI_COMPAT,
+        ProviderType.SCRIPTED,
+    }
+)
+
 Count: TypeAlias = Annotated[int, Meta(ge=1, le=2**31)]
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)]
 Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]

@@ -17,7 +17,7 @@ from msgspec import Raw
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText
 from rookery.llm.anthropic.blocks import Block, Kind, blocks_of
-from rookery.llm.past import Past
+from rookery.llm.last_request import Past
 from rookery.llm.wire import PromptInvalid
 
 Json: TypeAlias = dict[str, Any]

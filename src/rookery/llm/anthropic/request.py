@@ -15,7 +15,7 @@ import msgspec
 from rookery.domain.chat.messages import Effort
 from rookery.llm import efforts
 from rookery.llm.anthropic import messages
-from rookery.llm.past import Past
+from rookery.llm.last_request import Past
 from rookery.llm.types import Call, CallWarning, Capabilities, Tool, WebSearch
 from rookery.llm.wire import Request
 

@@ -14,7 +14,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from rookery.domain.chat import parts as content
 from rookery.domain.chat.prompt_parts import Meta
-from rookery.llm import errors, refusals
+from rookery.llm import error_bodies, errors
 from rookery.llm.anthropic import events
 from rookery.llm.call_input import is_json
 from rookery.llm.sse import DONE
@@ -80,7 +80,7 @@ class AnthropicFold:
         self.unknown: dict[str, int] = {}
         self._provider = provider
         self._request_id: str | None = None
-        self._hide = refusals.by_look
+        self._hide = error_bodies.by_look
         self._open: dict[int, _Open] = {}
         self._stop: events.Stop = events.Stop()
         self._usage = Usage()
@@ -93,7 +93,7 @@ class AnthropicFold:
         # the limit struck in the middle of it.
         self._held: _Open | None = None
 
-    def start(self, request_id: str | None, hide: refusals.Hide = refusals.by_look) -> None:
+    def start(self, request_id: str | None, hide: error_bodies.Hide = error_bodies.by_look) -> None:
         self._request_id, self._hide = request_id, hide
 
     def feed(self, event: Event) -> Sequence[StreamPart]:
@@ -218,7 +218,7 @@ class AnthropicFold:
 
     def _on_error(self, data: bytes) -> Sequence[StreamPart]:
         document = events.decode_any(data)
-        codes, text = refusals.read_envelope(document) if isinstance(document, dict) else ((), "")
+        codes, text = error_bodies.read_envelope(document) if isinstance(document, dict) else ((), "")
         error = errors.classify(self._provider, codes=codes, text=text, hide=self._hide)
         named = msgspec.structs.replace(error, request_id=self._request_id)
         return (StreamError(named),)

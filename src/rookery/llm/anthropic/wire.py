@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from rookery.llm.anthropic import request
 from rookery.llm.anthropic.request import NEW_VERSION, OLD_VERSION, AnthropicOptions
 from rookery.llm.anthropic.stream import AnthropicFold
-from rookery.llm.past import Past
+from rookery.llm.last_request import Past
 from rookery.llm.types import Call, Capabilities, Wire
 from rookery.llm.wire import Request
 

@@ -16,10 +16,10 @@ from pydantic_ai.messages import ModelResponseStreamEvent
 from pydantic_ai.models import Model, StreamedResponse
 from pydantic_ai.providers import Provider
 
-from rookery.llm.bridge import failures, request, responses
+from rookery.llm.bridge import errors, request, responses
 from rookery.llm.bridge.request import BridgeRequest
 from rookery.llm.bridge.stream import BridgeFold
-from rookery.llm.refusals import Hide
+from rookery.llm.error_bodies import Hide
 from rookery.llm.types import Call, Capabilities, ProviderError, StreamError, StreamPart
 from rookery.runtime.clock import Clock
 from rookery.telemetry.log import get_logger
@@ -88,7 +88,7 @@ class Bridged:
             await exchange.close()
 
     def _told(self, cause: BaseException) -> ProviderError:
-        return failures.explain(cause, provider=self._provider, now=self._clock.now(), hide=self._hide)
+        return errors.explain(cause, provider=self._provider, now=self._clock.now(), hide=self._hide)
 
 
 class _Failed(Exception):

@@ -17,15 +17,14 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.domain.models.options import ProviderType
-from rookery.llm import refusals
+from rookery.domain.models.options import DEFAULT_BASE_URLS, ProviderType
+from rookery.llm import error_bodies
 from rookery.llm.bridge.model import READ_SECONDS, BridgeModel, CannotBuild
 from rookery.llm.http import CONNECT_SECONDS
 from rookery.llm.model import ModelStats
-from rookery.llm.secrets import SecretStr
 from rookery.llm.types import Capabilities, ErrorKind, ProviderError
 from rookery.runtime.clock import Clock
-from rookery.store.models.providers import DEFAULT_BASE_URLS
+from rookery.runtime.secret_str import SecretStr
 from rookery.telemetry.redaction import SecretRegistry, hide_secrets
 
 if TYPE_CHECKING:
@@ -138,7 +137,7 @@ def bridge_model(
                 clients=clients,
             )
         except _Unusable as unusable:
-            detail = None if unusable.detail is None else refusals.clean_detail(unusable.detail, hide)
+            detail = None if unusable.detail is None else error_bodies.clean_detail(unusable.detail, hide)
             message = unusable.message.replace("{provider}", provider_name)
             raise CannotBuild(
                 ProviderError(

@@ -40,7 +40,7 @@ from rookery.domain.chat.prompt_parts import (
     PromptResult,
     PromptText,
 )
-from rookery.llm.bridge import opaque
+from rookery.llm.bridge import provider_meta
 from rookery.llm.types import Call, CallWarning, Capabilities
 
 Profile: TypeAlias = Mapping[str, Any]
@@ -173,17 +173,21 @@ class _History:
             meta = (part.meta if keeps_meta and not isinstance(part, PromptFile) else None) or {}
             match part:
                 case PromptText(text=text) if text.strip():
-                    built.append(TextPart(text, **opaque.fields_of(meta)))
+                    built.append(TextPart(text, **provider_meta.fields_of(meta)))
                 case PromptReasoning():
-                    if message.is_whole and opaque.is_proven(meta):
-                        built.append(ThinkingPart(part.text, signature=meta.get("signature"), **opaque.fields_of(meta)))
+                    if message.is_whole and provider_meta.is_proven(meta):
+                        built.append(
+                            ThinkingPart(part.text, signature=meta.get("signature"), **provider_meta.fields_of(meta))
+                        )
                 case PromptCall(provider_executed=False):
                     call_id = self._ids.fit(part.id)
-                    built.append(ToolCallPart(part.name, bytes(part.input).decode(), call_id, **opaque.fields_of(meta)))
+                    built.append(
+                        ToolCallPart(part.name, bytes(part.input).decode(), call_id, **provider_meta.fields_of(meta))
+                    )
                 case PromptCall() if part.id in native:
-                    built.append(opaque.native_call(part, meta))
+                    built.append(provider_meta.native_call(part, meta))
                 case PromptResult() if part.id in native:
-                    built.append(opaque.native_return(part, meta))
+                    built.append(provider_meta.native_return(part, meta))
                 case PromptResult(provider_executed=True, text=text) if text.strip():
                     # A call without its result says nothing; a result without its call still does.
                     built.append(TextPart(text))
@@ -237,8 +241,8 @@ def _native_pairs(message: PromptMessage) -> frozenset[str]:
     open_calls: set[str] = set()
     pairs: set[str] = set()
     for part in message.parts:
-        if isinstance(part, PromptCall) and part.provider_executed and opaque.has_raw(part.meta):
+        if isinstance(part, PromptCall) and part.provider_executed and provider_meta.has_raw(part.meta):
             open_calls.add(part.id)
-        elif isinstance(part, PromptResult) and part.id in open_calls and opaque.has_raw(part.meta):
+        elif isinstance(part, PromptResult) and part.id in open_calls and provider_meta.has_raw(part.meta):
             pairs.add(part.id)
     return frozenset(pairs)

@@ -36,8 +36,8 @@ from pydantic_ai.models import StreamedResponse
 from pydantic_ai.usage import RequestUsage
 
 from rookery.domain.chat.prompt_parts import Meta
-from rookery.llm import errors, refusals
-from rookery.llm.bridge import opaque
+from rookery.llm import error_bodies, errors
+from rookery.llm.bridge import provider_meta
 from rookery.llm.call_input import is_json
 from rookery.llm.errors import Rule
 from rookery.llm.types import (
@@ -285,7 +285,7 @@ class BridgeFold:
         block, self._block = self._block, None
         if block is None:
             return
-        meta = opaque.meta_of(part or block.part)
+        meta = provider_meta.meta_of(part or block.part)
         parts.append(TextEnd(block.id, meta) if block.is_text else ReasoningEnd(block.id, meta))
         if isinstance(part, TextPart):
             self._cite(part.citations, parts)
@@ -330,7 +330,7 @@ class BridgeFold:
                             item.tool_name,
                             Raw(_json(_output(item))),
                             item.outcome != "success",
-                            opaque.return_meta(item),
+                            provider_meta.return_meta(item),
                         )
                     )
                 case FilePart():
@@ -341,7 +341,7 @@ class BridgeFold:
         part = call.part
         self._call_ids[part.tool_call_id] = call.id
         self._local_calls += not call.is_native
-        meta = opaque.call_meta(part) if isinstance(part, NativeToolCallPart) else opaque.meta_of(part)
+        meta = provider_meta.call_meta(part) if isinstance(part, NativeToolCallPart) else provider_meta.meta_of(part)
         parts.append(ToolCall(call.id, part.tool_name, call.input, call.is_native, meta))
 
     def _unique_id(self, wanted: str) -> str:
@@ -406,7 +406,7 @@ def _detail(reason: FinishReason, details: dict[str, Any]) -> str | None:
     if reason not in (FinishReason.CONTENT_FILTER, FinishReason.OTHER):
         return None
     said = details.get("refusal") or details.get("block_reason_message") or details.get("finish_reason")
-    return refusals.clean_detail(str(said)) if said else None
+    return error_bodies.clean_detail(str(said)) if said else None
 
 
 def _end_input(call: _Call, parts: Parts) -> None:
@@ -417,9 +417,9 @@ def _end_input(call: _Call, parts: Parts) -> None:
 
 def _output(part: NativeToolReturnPart) -> Any:
     """As results of tools are stored: text stands under a key of its own."""
-    content = opaque.jsonable(part.content)
+    content = provider_meta.jsonable(part.content)
     return {"output": content} if isinstance(content, str) else content
 
 
 def _json(value: Any) -> bytes:
-    return msgspec.json.encode(opaque.jsonable(value))
+    return msgspec.json.encode(provider_meta.jsonable(value))

@@ -24,7 +24,7 @@ from rookery.domain.chat.prompt_parts import (
     PromptText,
 )
 from rookery.llm.completions.options import Dialect, ReplayReasoning
-from rookery.llm.prefix import Pieces, last_of
+from rookery.llm.history_bytes import Pieces, last_of
 from rookery.llm.types import Call, Capabilities
 from rookery.llm.wire import PromptInvalid
 

@@ -16,8 +16,8 @@ from rookery.domain.chat.messages import Effort
 from rookery.llm import efforts
 from rookery.llm.completions import messages
 from rookery.llm.completions.options import CompletionsOptions, Dialect
-from rookery.llm.past import Past
-from rookery.llm.prefix import pieces_of
+from rookery.llm.history_bytes import pieces_of
+from rookery.llm.last_request import Past
 from rookery.llm.types import Call, CallWarning, Capabilities, Tool
 from rookery.llm.wire import Request
 

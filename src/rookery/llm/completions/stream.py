@@ -16,7 +16,7 @@ import msgspec
 
 from rookery.domain.chat.parts import ContentError, json_text
 from rookery.domain.chat.prompt_parts import Meta
-from rookery.llm import errors, refusals
+from rookery.llm import error_bodies, errors
 from rookery.llm.completions import chunks
 from rookery.llm.completions.calls import OpenCalls
 from rookery.llm.completions.chunks import Annotation, CallDelta, Chunk, ContentPart, Delta, chunk_decoder
@@ -64,7 +64,7 @@ class CompletionsFold:
         self._provider = provider
         self._tags = ThinkTags() if think_tags else None
         self._request_id: str | None = None
-        self._hide = refusals.by_look
+        self._hide = error_bodies.by_look
         self._has_started = False
         # The open block, of which there is at most one, and how many there were.
         self._kind: str | None = None
@@ -79,7 +79,7 @@ class CompletionsFold:
         self._reason: str | None = None
         self._usage: Usage | None = None
 
-    def start(self, request_id: str | None, hide: refusals.Hide = refusals.by_look) -> None:
+    def start(self, request_id: str | None, hide: error_bodies.Hide = error_bodies.by_look) -> None:
         self._request_id, self._hide = request_id, hide
 
     def feed(self, event: Event) -> Sequence[StreamPart]:
@@ -309,7 +309,7 @@ class CompletionsFold:
         return [StreamError(self._with_id(errors.unreadable(self._provider, problem, hide=self._hide)))]
 
     def _said_error(self, data: bytes) -> ProviderError:
-        codes, text = refusals.read_body(data, "text/plain")
+        codes, text = error_bodies.read_body(data, "text/plain")
         # Gateways put the status they got into `code`, as a number.
         status = next((number for code in codes if (number := _status(code)) is not None), None)
         error = errors.classify(
@@ -317,7 +317,7 @@ class CompletionsFold:
             status,
             codes=codes,
             text=text,
-            failed_generation=refusals.find_failed_generation(data),
+            failed_generation=error_bodies.find_failed_generation(data),
             hide=self._hide,
         )
         return self._with_id(error)

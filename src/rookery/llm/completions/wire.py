@@ -13,7 +13,7 @@ from typing import Final
 from rookery.llm.completions import request
 from rookery.llm.completions.options import CompletionsOptions, dialect_of
 from rookery.llm.completions.stream import CompletionsFold
-from rookery.llm.past import Past
+from rookery.llm.last_request import Past
 from rookery.llm.types import Call, Capabilities, Wire
 from rookery.llm.wire import Request
 

@@ -29,8 +29,8 @@ from rookery.domain.chat.prompt_parts import (
     PromptText,
 )
 from rookery.llm import efforts
-from rookery.llm.past import Past
-from rookery.llm.prefix import Pieces, last_of, pieces_of
+from rookery.llm.history_bytes import Pieces, last_of, pieces_of
+from rookery.llm.last_request import Past
 from rookery.llm.types import Call, CallWarning, Capabilities, Tool, WebSearch
 from rookery.llm.wire import PromptInvalid, Request
 

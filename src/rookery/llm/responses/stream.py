@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from rookery.domain.chat.prompt_parts import Meta
-from rookery.llm import errors, refusals
+from rookery.llm import error_bodies, errors
 from rookery.llm.call_input import is_json
 from rookery.llm.responses import events
 from rookery.llm.responses.open_items import Block, OpenItem
@@ -64,7 +64,7 @@ class ResponsesFold:
         self.unknown: Counter[str] = Counter()
         self._provider = provider
         self._request_id: str | None = None
-        self._hide = refusals.by_look
+        self._hide = error_bodies.by_look
         self._has_started = False
         self._sequence = -1
         self._open: dict[int, OpenItem] = {}
@@ -81,7 +81,7 @@ class ResponsesFold:
         # Whether ids may still be kept: until reasoning comes that cannot be replayed.
         self._keeps_ids = True
 
-    def start(self, request_id: str | None, hide: refusals.Hide = refusals.by_look) -> None:
+    def start(self, request_id: str | None, hide: error_bodies.Hide = error_bodies.by_look) -> None:
         self._request_id, self._hide = request_id, hide
 
     def feed(self, event: Event) -> Sequence[StreamPart]:
@@ -145,7 +145,7 @@ class ResponsesFold:
         parts.append(ResponseStarted(response.id, response.model, self._request_id))
 
     def _error(self, data: bytes) -> ProviderError:
-        codes, text = refusals.read_body(data, "application/json")
+        codes, text = error_bodies.read_body(data, "application/json")
         code = next((code for code in codes if isinstance(code, str)), "")
         status = _STATUS_OF_CODE.get(code, 400 if "image" in code else None)
         error = errors.classify(self._provider, status, codes=codes, text=text, hide=self._hide)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from rookery.llm.past import Past
+from rookery.llm.last_request import Past
 from rookery.llm.responses import request
 from rookery.llm.responses.request import ResponsesOptions
 from rookery.llm.responses.stream import ResponsesFold

@@ -21,7 +21,7 @@ from msgspec import UNSET, UnsetType
 
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.models import options as models_options
-from rookery.domain.models.options import ProviderOptions, ProviderType
+from rookery.domain.models.options import DEFAULT_BASE_URLS, KEYLESS, ProviderOptions, ProviderType
 from rookery.store.db.pool import Connection
 from rookery.store.models import config_lock, context_windows
 from rookery.store.models.errors import KeysMissing, NameTaken, ProviderNotFound, ProviderReadOnly
@@ -33,25 +33,7 @@ MASK = "***"  # in the place of a header's value; given back, it stands for the 
 MAX_KEY_BYTES = 10_240
 NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
-# The others are told their address, or need none: a script, or a library that knows it.
-DEFAULT_BASE_URLS: Mapping[str, str] = {
-    ProviderType.ANTHROPIC: "https://api.anthropic.com",
-    ProviderType.OPENAI: "https://api.openai.com/v1",
-    ProviderType.OPENROUTER: "https://openrouter.ai/api/v1",
-    ProviderType.GOOGLE: "https://generativelanguage.googleapis.com",
-}
 _NEED_BASE_URL = frozenset({ProviderType.AZURE_OPENAI, ProviderType.OPENAI_COMPAT})
-# These work without a key: the machine's own credentials, a server at home that asks for none, or no server at all.
-KEYLESS: frozenset[str] = frozenset(
-    {
-        ProviderType.BEDROCK,
-        ProviderType.GOOGLE,
-        ProviderType.BRIDGE,
-        ProviderType.OPENAI_COMPAT,
-        ProviderType.SCRIPTED,
-    }
-)
-
 COLUMNS = (
     "id, type, name, display_name, icon, base_url, enabled, deleted, source, options, send_correlation, api_key_enc, "
     "headers_enc, central_key_enabled, allow_user_key, allow_central_fallback, created_at, updated_at"

@@ -6,10 +6,11 @@ from uuid import UUID
 
 import msgspec
 
+from rookery.domain.models.options import KEYLESS
 from rookery.store.db.pool import Connection
 from rookery.store.models import providers
 from rookery.store.models.errors import KeysMissing, ProviderUnavailable, UserKeyNotFound, UserKeysDisabled
-from rookery.store.models.providers import KEYLESS, Sealer, Secret
+from rookery.store.models.providers import Sealer, Secret
 
 TABLE = "user_provider_keys"
 COLUMN = "key_enc"

@@ -12,20 +12,18 @@ from uuid import UUID
 
 import msgspec
 
+from rookery.demo.guide import guide, tour
 from rookery.domain.chat.messages import Effort
 from rookery.domain.chat.prompt import ModelIdentity
 from rookery.domain.chat.prompt_parts import Prompt
 from rookery.domain.models.options import DEFAULT_MAX_OUTPUT_TOKENS, ProviderType
-from rookery.llm import call_options, catalog, efforts
+from rookery.llm import efforts
 from rookery.llm.anthropic.wire import AnthropicFormat
 from rookery.llm.completions.wire import CompletionsFormat
-from rookery.llm.directory import ReadyModel
-from rookery.llm.guide import guide, tour
 from rookery.llm.http import CONNECT_SECONDS, HttpClients
+from rookery.llm.last_request import Pasts
 from rookery.llm.model import Auth, WireModel
-from rookery.llm.past import Pasts
 from rookery.llm.replay_memory import ReplayMemory
-from rookery.llm.reported import Report, Reports, Source
 from rookery.llm.responses.wire import ResponsesFormat, wire_of
 from rookery.llm.scripted import TOKENS_PER_SECOND, ScriptedModel, Scripts, echo
 from rookery.llm.stats import ModelStats, NoStats
@@ -41,6 +39,9 @@ from rookery.llm.types import (
     Wire,
 )
 from rookery.llm.wire import WireFormat
+from rookery.models import call_options, catalog
+from rookery.models.directory import ReadyModel
+from rookery.models.reported_models import Report, Reports, Source
 from rookery.runtime.cache import Cache
 from rookery.runtime.clock import Clock, SystemClock
 from rookery.store.models.model_configs import ModelConfig

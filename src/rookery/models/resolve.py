@@ -15,13 +15,14 @@ from uuid import UUID
 import msgspec
 
 from rookery.domain.chat.messages import Effort
+from rookery.domain.models.options import KEYLESS
 from rookery.llm.types import ErrorKind, ProviderError
 from rookery.store.models.errors import ModelUnusable, NoDefaultModel, Unusable
-from rookery.store.models.providers import KEYLESS, Provider
+from rookery.store.models.providers import Provider
 from rookery.store.models.usage import KeySource
 from rookery.telemetry.log import get_logger
 
-log = get_logger("llm.resolve")
+log = get_logger("models.resolve")
 
 # A model that fails like this this often hands its turn to the next of its fallbacks.
 FALLBACK_ATTEMPTS = 5

@@ -16,12 +16,13 @@ import asyncpg
 import msgspec
 
 from rookery.domain.models.context_window import Windows
-from rookery.llm import catalog, cost, resolve
-from rookery.llm.config_cache import ConfigCache
-from rookery.llm.resolve import Choice, Models, ModelState
-from rookery.llm.secrets import KeyRing, SecretStr
 from rookery.llm.types import Capabilities, ErrorKind, ProviderError, Wire
+from rookery.models import catalog, cost, resolve
+from rookery.models.config_cache import ConfigCache
+from rookery.models.resolve import Choice, Models, ModelState
+from rookery.models.secrets import KeyRing
 from rookery.runtime.clock import Clock
+from rookery.runtime.secret_str import SecretStr
 from rookery.store.db.hints import ConfigHint
 from rookery.store.db.pubsub import Bus, Subscription
 from rookery.store.models import context_windows, env_providers, model_configs, providers, user_keys

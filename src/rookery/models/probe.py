@@ -17,18 +17,18 @@ import msgspec
 
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText
-from rookery.domain.models.options import ProviderType
-from rookery.llm import cost
+from rookery.domain.models.options import KEYLESS, ProviderType
 from rookery.llm.anthropic.wire import default_version
-from rookery.llm.connect import Connector, make_call
-from rookery.llm.directory import Directory, ReadyModel, Snapshot
 from rookery.llm.errors import CallFailed, TransportError
 from rookery.llm.generate import generate
 from rookery.llm.http import HttpClients
 from rookery.llm.model import USER_AGENT
-from rookery.llm.resolve import Choice
 from rookery.llm.types import ErrorKind, ProviderError, Usage
-from rookery.store.models.providers import KEYLESS, Provider
+from rookery.models import cost
+from rookery.models.connect import Connector, make_call
+from rookery.models.directory import Directory, ReadyModel, Snapshot
+from rookery.models.resolve import Choice
+from rookery.store.models.providers import Provider
 from rookery.store.models.usage import CallStatus, Entry
 
 TEST_SECONDS: Final = 30.0

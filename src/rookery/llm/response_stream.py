@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from rookery.llm import errors, refusals
+from rookery.llm import error_bodies, errors
+from rookery.llm.error_bodies import Hide
 from rookery.llm.errors import EventTooLarge, TransportError
 from rookery.llm.http import HttpStream
-from rookery.llm.refusals import Hide
 from rookery.llm.sse import MAX_EVENT_BYTES, SseDecoder
 from rookery.llm.types import Finish, ProviderError, ReasoningDelta, StreamError, StreamPart, TextDelta, ToolInputDelta
 from rookery.llm.wire import Event, Fold
@@ -40,7 +40,7 @@ class Answer:
         self._opened = opened
         self.next_chunk = opened.chunks().__anext__
         self.gathered = opened.gathered
-        reader.start(refusals.find_request_id(opened.headers, hide), hide)
+        reader.start(error_bodies.find_request_id(opened.headers, hide), hide)
 
     async def first(self) -> Sequence[StreamPart]:
         """The first batch; it has at least one part."""
@@ -103,11 +103,11 @@ class AnswerReader:
         self._fold = fold
         self._feed = fold.feed
         self.provider = provider
-        self._hide = refusals.by_look
+        self._hide = error_bodies.by_look
         self.request_id: str | None = None
         self.is_done = False
 
-    def start(self, request_id: str | None, hide: Hide = refusals.by_look) -> None:
+    def start(self, request_id: str | None, hide: Hide = error_bodies.by_look) -> None:
         self.request_id = request_id
         self._hide = hide
         self._fold.start(request_id, hide)
@@ -144,7 +144,7 @@ class AnswerReader:
         except _UNREADABLE:
             return self._broken([], "The answer is not JSON.")
         if isinstance(document, dict) and (document.get("error") or document.get("type") == "error"):
-            codes, text = refusals.read_envelope(document)
+            codes, text = error_bodies.read_envelope(document)
             self.is_done = True
             return [StreamError(errors.classify(self.provider, 200, codes=codes, text=text, hide=self._hide))]
         return self._ended(list(self._fold.whole(body)))

@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 from pydantic_ai import exceptions as library
 
-from rookery.llm import errors, refusals
+from rookery.llm import error_bodies, errors
+from rookery.llm.error_bodies import Hide
 from rookery.llm.errors import Broken, Rule, TransportError
-from rookery.llm.refusals import Hide
 from rookery.llm.types import ErrorKind, ProviderError
 
 # First match wins, so the narrow classes come first.
@@ -128,13 +128,13 @@ def _bare_message(error: library.ModelAPIError) -> str:
 def _read(body: object) -> tuple[tuple[object, ...], str]:
     """Codes and text of a body: parsed already, as text, or in the envelope of a cloud's package."""
     if isinstance(body, str | bytes):
-        return refusals.read_body(body.encode(errors="replace") if isinstance(body, str) else body, "")
+        return error_bodies.read_body(body.encode(errors="replace") if isinstance(body, str) else body, "")
     if not isinstance(body, Mapping):
         return (), ""
     cloud: Any = body.get("Error")
     if isinstance(cloud, Mapping):
         return (cloud.get("Code"),), str(cloud.get("Message") or "")
-    return refusals.read_envelope(body)
+    return error_bodies.read_envelope(body)
 
 
 def _headers(error: library.ModelAPIError) -> Mapping[str, str]:

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 import msgspec
 
+from rookery.demo import texts
+from rookery.demo.requests import Request, field_of, make_tour, plan_for, system_text, understand
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.prompt_parts import Prompt, PromptCall, PromptResult
-from rookery.llm import guide_texts
-from rookery.llm.guide_requests import Request, field_of, make_tour, plan_for, system_text, understand
 from rookery.llm.scripted import CallTool, Say, Step, Think, all_parts, last_user_text, results_since_user, text_of
 from rookery.llm.types import Call, Purpose
 
@@ -70,7 +70,7 @@ NOT_UNDERSTOOD = (
 def guide(call: Call) -> Sequence[Step]:
     """The next step of the turn: more calls while there are rounds left, then an account of what they gave."""
     if not call.tools and call.format is not None:
-        return (Say(json.dumps(guide_texts.make_object(call.format.schema, last_user_text(call.prompt)))),)
+        return (Say(json.dumps(texts.make_object(call.format.schema, last_user_text(call.prompt)))),)
     if call.purpose is Purpose.COMPACTION:
         return (Say(_summary(call.prompt)),)
     results = results_since_user(call.prompt)

@@ -17,17 +17,17 @@ import msgspec
 
 from rookery.domain.chat.messages import Effort
 from rookery.domain.models.options import ProviderType
-from rookery.llm import catalog
-from rookery.llm.answer import media_type
 from rookery.llm.anthropic.wire import default_version
 from rookery.llm.errors import TransportError
 from rookery.llm.http import HttpClients
 from rookery.llm.model import USER_AGENT, Auth
+from rookery.llm.response_stream import media_type
 from rookery.llm.types import Capabilities, Thinking
+from rookery.models import catalog
 from rookery.runtime.clock import Clock
 from rookery.telemetry.log import get_logger
 
-log = get_logger("llm.reported")
+log = get_logger("models.reported_models")
 
 FRESH_SECONDS = 86_400.0
 # Chosen: a provider that cannot be reached is asked again soon, but not for every call.

@@ -8,7 +8,6 @@ loses the values; nothing else.
 from __future__ import annotations
 
 import base64
-import hmac
 import os
 import re
 import secrets
@@ -22,12 +21,13 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from rookery.runtime.secret_str import SecretStr
 from rookery.store.db.pool import Connection
 from rookery.store.models.sealed_values import CHECK_SETTING
 from rookery.store.settings import settings
 from rookery.telemetry.log import get_logger
 
-log = get_logger("llm.secrets")
+log = get_logger("models.secrets")
 
 VERSION = "v1"
 KEY_BYTES = 32
@@ -51,35 +51,6 @@ _CHECK_PLACE = Place(table="settings", row_id=CHECK_SETTING, column="value")
 
 class SecretsError(Exception):
     """The key ring cannot be used; the message is a sentence for people and never quotes a key."""
-
-
-class SecretStr:
-    """A secret in memory. Only `reveal` gives it out; printing, formatting and pickling do not."""
-
-    __slots__ = ("_value",)
-
-    def __init__(self, value: str) -> None:
-        self._value = value
-
-    def reveal(self) -> str:
-        return self._value
-
-    def __repr__(self) -> str:
-        return "SecretStr(***)"
-
-    def __str__(self) -> str:
-        return "***"
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, SecretStr):
-            return NotImplemented
-        return hmac.compare_digest(self._value.encode(), other._value.encode())
-
-    def __hash__(self) -> int:
-        return hash(self._value)
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a secret is not pickled")
 
 
 class KeyRing:

@@ -16,7 +16,7 @@ from msgspec import Raw
 
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.prompt_parts import Prompt, PromptMessage
-from rookery.llm.past import Past
+from rookery.llm.last_request import Past
 from rookery.llm.types import Call, CallWarning
 
 FP_BYTES = 16

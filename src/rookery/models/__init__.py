@@ -1,0 +1,1 @@
+"""Which model answers, with which key, options and price: the directory of configured models."""

@@ -1,0 +1,96 @@
+"""Counters of model calls, by model and purpose: durations, tokens, cost, retries. Nothing here is called per token."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TypeAlias
+
+from rookery.llm.types import LanguageModel
+from rookery.store.models.usage import CallStatus, Entry
+from rookery.telemetry.histogram import Histograms, exponential
+
+# Chosen: models come from configurations, so there are few at a time; over months of changes they must stay few.
+MAX_MODELS = 200
+OTHER_MODEL = "other"
+
+FIRST_PART_BOUNDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+# Type of the provider, and the configured name of the model.
+ModelKey: TypeAlias = tuple[str, str]
+
+
+class CallStats:
+    """Counts calls of models and what came of them. One per process; keys are label values.
+
+    A step in the sense of the counters is a call that was answered, whatever it was for.
+    """
+
+    def __init__(self) -> None:
+        self.message_count = Histograms[ModelKey](exponential(1, 2, 11))
+        self.prompt_bytes = Histograms[ModelKey](exponential(1024, 4, 10))
+        self.first_part_seconds = Histograms[ModelKey](FIRST_PART_BOUNDS)
+        self.call_seconds = Histograms[tuple[str, str, str, str]](exponential(0.01, 2, 16))  # by purpose and outcome
+        self.steps: Counter[tuple[str, str, str]] = Counter()  # by purpose
+        self.tokens: Counter[tuple[str, str, str, str]] = Counter()  # by purpose and type
+        self.cost_micros: Counter[tuple[str, str, str]] = Counter()  # by purpose
+        self.retries: Counter[tuple[str, str, str]] = Counter()  # by kind of error
+        self.compactions: Counter[tuple[str, str, str, str]] = Counter()  # by source and result
+        self.rungs: Counter[tuple[str, str, str, str]] = Counter()  # by rung and result
+        self.empty_responses = 0
+        self._models: set[ModelKey] = set()
+
+    # What the loop tells (`StepStats`)
+
+    def step_started(self, model: LanguageModel, *, messages: int, prompt_bytes: int) -> None:
+        key = self._key(model)
+        self.message_count.observe(key, messages)
+        self.prompt_bytes.observe(key, prompt_bytes)
+
+    def first_part(self, model: LanguageModel, *, seconds: float) -> None:
+        self.first_part_seconds.observe(self._key(model), seconds)
+
+    def empty_response(self, model: LanguageModel) -> None:
+        self.empty_responses += 1
+
+    # What the worker tells
+
+    def call_ended(self, model: LanguageModel, row: Entry) -> None:
+        """A call is over, however it ended; `row` is what the ledger says of it. To be told once for each call."""
+        key, purpose = self._key(model), str(row.purpose)
+        self.call_seconds.observe((*key, purpose, str(row.status)), row.runtime_ms / 1000)
+        if row.status is CallStatus.OK:
+            self.steps[*key, purpose] += 1
+        used = {
+            "input": row.input_tokens,
+            "output": row.output_tokens,
+            "reasoning": row.reasoning_tokens,
+            "cache_read": row.cache_read_tokens,
+            "cache_write": row.cache_write_tokens,
+        }
+        for kind, count in used.items():
+            if count is not None:
+                self.tokens[*key, purpose, kind] += count
+        if row.cost_micros is not None:
+            self.cost_micros[*key, purpose] += row.cost_micros
+
+    def retried(self, model: LanguageModel, kind: str) -> None:
+        """A step failed in a way that passes, and is tried again."""
+        self.retries[*self._key(model), kind] += 1
+
+    def compacted(self, model: LanguageModel | None, source: str, *, result: str) -> None:
+        """A summary was made, or was not, or did not help. `model` is the one that was to make it, if it is at hand."""
+        key = (OTHER_MODEL, OTHER_MODEL) if model is None else self._key(model)
+        self.compactions[*key, source, result] += 1
+
+    def rung_taken(self, model: LanguageModel, rung: str, *, result: str) -> None:
+        """A chat was made shorter in one way, or a request for that was itself too long."""
+        self.rungs[*self._key(model), rung, result] += 1
+
+    def _key(self, model: LanguageModel) -> ModelKey:
+        key = (str(model.provider_type), model.model)
+        if key in self._models:
+            return key
+        if len(self._models) >= MAX_MODELS:
+            return key[0], OTHER_MODEL
+        self._models.add(key)
+        return key

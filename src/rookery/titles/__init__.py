@@ -1,0 +1,1 @@
+"""Short texts about a chat that a model writes: titles, turn labels, summaries."""
