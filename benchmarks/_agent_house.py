@@ -33,7 +33,8 @@ from rookery.domain.chat.parts import Text
 from rookery.domain.chat.states import Status
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.domain.models.options import ProviderType
-from rookery.loop.tools import ToolCall, ToolContext, ToolOutput, ToolSpec
+from rookery.live.part_buffer import EpisodeKey
+from rookery.loop.tool import ToolCall, ToolContext, ToolOutput, ToolSpec
 from rookery.models.connect import Connector
 from rookery.models.directory import Directory
 from rookery.models.secrets import KeyRing
@@ -51,7 +52,6 @@ from rookery.store.models.providers import ProviderDraft
 from rookery.store.settings import chats as settings_chats
 from rookery.store.settings import settings
 from rookery.tools.turn import PlainToolbox
-from rookery.worker.parts import EpisodeKey
 from rookery.worker.worker import Worker, WorkerParts
 
 # Multiples of it, taken modulo one, lie evenly spread however many there are.

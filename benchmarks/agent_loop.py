@@ -34,13 +34,13 @@ from benchmarks.token_decode import WIRES, WORD
 
 from rookery.domain.chat.messages import NewMessage, Role
 from rookery.domain.chat.parts import Text
+from rookery.live.part_buffer import EpisodeKey
 from rookery.store import machine
 from rookery.store.db import migrate
 from rookery.store.db.embedded.server import EmbeddedServer
 from rookery.store.db.pool import Database, DatabaseConfig
 from rookery.store.machine import ChatSpec, Limits
 from rookery.worker.memory import trim_heap
-from rookery.worker.parts import EpisodeKey
 
 # architecture.md, "Budgets": a token on its way to a client has 1.6 times the floor paced and 3 times burst. Here both
 # end before the client, so that the floor is lower, too; the whole way is measured by `streaming.py`.

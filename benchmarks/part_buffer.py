@@ -25,12 +25,12 @@ import uvloop
 
 from rookery.domain.chat.messages import ChatId, Role
 from rookery.domain.chat.parts import Text
+from rookery.live import deltas
+from rookery.live.deltas import PartEvent
+from rookery.live.feeds import Subscription
+from rookery.live.limits import PartLimits
+from rookery.live.part_buffer import Episode, EpisodeKey, PartBuffer
 from rookery.runtime.clock import SystemClock
-from rookery.worker import deltas
-from rookery.worker.deltas import PartEvent
-from rookery.worker.feeds import Subscription
-from rookery.worker.part_limits import PartLimits
-from rookery.worker.parts import Episode, EpisodeKey, PartBuffer
 
 ANSWERS, PACE = 100, 100
 READERS = (0, 1, 10)

@@ -20,6 +20,7 @@ from rookery.cli import metrics
 from rookery.domain.access.rights import UserActor
 from rookery.domain.chat.messages import ChatId, Role
 from rookery.domain.chat.parts import Text
+from rookery.live.part_buffer import EpisodeKey
 from rookery.llm.errors import TransportError
 from rookery.models.secrets import KeyRing, new_key
 from rookery.settings import Settings, SettingsError
@@ -27,7 +28,6 @@ from rookery.store.db.embedded.data_dir import DataDirLock, Use
 from rookery.store.db.errors import DatabaseUnsuitable, DataDirInUse, EmbeddedServerError
 from rookery.store.db.pool import Database
 from rookery.store.workspaces.requests import Requested
-from rookery.worker.parts import EpisodeKey
 from rookery.workspaces.agent_http import ChatHeaders
 from rookery.workspaces.dialing import Reach
 from tests.certificates import make_certificate

@@ -12,13 +12,13 @@ from rookery import settings, worker_figures
 from rookery.domain.chat.decision import MAX_STEPS
 from rookery.domain.chat.retry_policy import RetryPolicy
 from rookery.domain.models.options import DEFAULT_MAX_OUTPUT_TOKENS
+from rookery.live.limits import PartLimits
 from rookery.llm.http import CONNECT_SECONDS
 from rookery.loop.config import LoopConfig
 from rookery.setting_keys import KEYS, Key
 from rookery.setting_values import DURATION
 from rookery.settings import Settings, SettingsError
 from rookery.worker.config import WorkerConfig
-from rookery.worker.part_limits import PartLimits
 from tests.worker.parts_rig import KEY, Rig, read, texts
 
 FIGURES = [key for key in KEYS if key.name.startswith("worker.") and key.name != "worker.enabled"]

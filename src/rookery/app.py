@@ -49,7 +49,7 @@ from rookery.telemetry.loop_lag import LagMonitor
 from rookery.telemetry.redaction import SecretRegistry
 from rookery.tools.turn import Toolbox
 from rookery.worker.config import WorkerConfig
-from rookery.worker.titling import ShortTexts
+from rookery.worker.titles import ShortTexts
 from rookery.worker.worker import Worker, WorkerParts
 from rookery.workspaces.drivers.protocol import Driver
 from rookery.workspaces.runtime import WorkspaceRuntime

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 
 from rookery.domain.chat.retry_policy import RetryPolicy
+from rookery.live.limits import PartLimits
 from rookery.loop.config import LoopConfig
 from rookery.settings import Settings
 from rookery.worker.config import WorkerConfig
-from rookery.worker.part_limits import PartLimits
 
 
 def worker_config(settings: Settings) -> WorkerConfig:

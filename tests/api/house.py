@@ -28,7 +28,7 @@ from rookery.store.people.passwords import Passwords
 from rookery.store.people.users import User, UserDraft
 from rookery.store.settings import settings as stored_settings
 from rookery.stream.listening import serving
-from rookery.worker import titling
+from rookery.worker import titles as worker_titles
 from rookery.worker.config import WorkerConfig
 from rookery.workspaces.drivers.protocol import Driver
 
@@ -94,7 +94,7 @@ class House:
             )
             draft = ModelConfigDraft(provider_id=provider.id, model=model, context_limit=100_000)
             made = await model_configs.create_model_config(conn, draft, by=None)
-            await stored_settings.write_setting(conn, titling.SETTING, value={"generate_titles": titles})
+            await stored_settings.write_setting(conn, worker_titles.SETTING, value={"generate_titles": titles})
         self.replica.directory.invalidate()
         return made.id
 

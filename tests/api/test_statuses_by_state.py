@@ -23,7 +23,7 @@ from rookery.store.models import usage
 from rookery.store.models.spending import SpendSettings, write_spend_settings
 from rookery.store.models.usage import CallStatus, KeySource
 from rookery.store.settings import locked
-from rookery.worker.titling import NoTitle
+from rookery.worker.titles import NoTitle
 from tests.api.described import ALL
 from tests.api.doors import KEY, open_door
 from tests.api.house import PASSWORD, Person

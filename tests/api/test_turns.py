@@ -18,7 +18,7 @@ from rookery.models.connect import Connector
 from rookery.store.chats import shares
 from rookery.store.chats.shares import SharingSettings
 from rookery.testing.clock import FakeClock
-from rookery.worker.titling import ShortTexts
+from rookery.worker.titles import ShortTexts
 from tests.api.doors import open_door
 from tests.api.house import House, Person
 from tests.api.talk import CHATS, Talk, fields, said, text

@@ -13,9 +13,9 @@ from rookery.domain.chat.messages import ChatId, NewMessage, NewQueuedMessage, R
 from rookery.domain.chat.parts import Text
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import machine
+from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.db.errors import CommitOutcomeUnknown
 from rookery.store.machine import ChatSpec, Machine
-from rookery.worker.database import DATABASE_ERRORS
 from tests.chaos.records import Accepted
 from tests.chaos.schedule import Act, Say, Stop
 from tests.chaos.watch import Watch

@@ -14,7 +14,7 @@ import msgspec
 import uvloop
 
 from rookery import app, settings
-from rookery.loop.tools import Replay, Tool, ToolContext, ToolOutput
+from rookery.loop.tool import Replay, Tool, ToolContext, ToolOutput
 from rookery.models.connect import default_scripts
 from rookery.models.secrets import KeyRing
 from rookery.settings import Settings

@@ -14,7 +14,7 @@ import asyncpg
 import msgspec
 
 from rookery.domain.chat import parts
-from rookery.worker.database import DATABASE_ERRORS
+from rookery.store.db.database_errors import DATABASE_ERRORS
 from tests.chaos.records import Call, ChatRecord, Result, Row, Sighting
 
 LOOK_SECONDS = 0.1

@@ -18,7 +18,7 @@ from rookery.cli.output import Output
 from rookery.domain.models.options import ProviderType
 from rookery.llm.scripted import Say, Script, Step
 from rookery.llm.types import Call
-from rookery.loop.tools import Tool
+from rookery.loop.tool import Tool
 from rookery.models.connect import default_scripts
 from rookery.models.secrets import KeyRing
 from rookery.store.db.pool import Database

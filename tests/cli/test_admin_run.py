@@ -25,12 +25,12 @@ from rookery.domain.chat.messages import ChatId, NewMessage, Role
 from rookery.domain.chat.parts import Text
 from rookery.llm.scripted import CallTool, Count, Fail, Say, Think, Truncate, Wait
 from rookery.llm.types import ErrorKind, Usage
-from rookery.loop import scripted
-from rookery.loop.tools import ToolOutput
+from rookery.loop.tool import ToolOutput
 from rookery.store import machine
 from rookery.store.db.pubsub import Bus, Notifier
 from rookery.store.machine import ChatSpec, Machine
 from rookery.store.people import operator
+from tests import scripted_tools
 from tests.cli.run_desk import HELLO, Desk, Stream, open_desk
 from tests.waiting import until
 from tests.worker.house import in_turn
@@ -82,9 +82,9 @@ async def test_tools_and_thoughts_are_told_beside_the_answer(desk: Desk) -> None
         (Think("Let me see."), Say("I will look."), CallTool("look", {"where": "here"}), CallTool("bad")),
         (Say("Nothing there."),),
     )
-    bad = scripted.giving(ToolOutput({"error": "It is\nbroken."}, is_error=True), "bad")
+    bad = scripted_tools.giving(ToolOutput({"error": "It is\nbroken."}, is_error=True), "bad")
 
-    done = await desk.run(script=script, tools=[scripted.echo("look"), bad])
+    done = await desk.run(script=script, tools=[scripted_tools.echo("look"), bad])
 
     assert done.stdout == "I will look.\n\nNothing there.\n"
     assert done.notes[3] == "Let me see."
@@ -101,7 +101,7 @@ async def test_on_one_terminal_the_lines_of_both_streams_stay_whole(desk: Desk) 
     script = in_turn((Say("I will look."), CallTool("look")), (Say("Nothing\x1b[2J there."),))
     stdout, stderr = Stream(screen=screen), Stream(screen=screen)
 
-    await desk.run(script=script, tools=[scripted.echo("look")], stdout=stdout, stderr=stderr)
+    await desk.run(script=script, tools=[scripted_tools.echo("look")], stdout=stdout, stderr=stderr)
 
     shown = re.sub(r"\r\x1b\[2K(asking the model\r\x1b\[2K)?", "", "".join(screen))
     lines = re.sub(r"\d+\.\d s", "N s", shown).split("\n")[3:-2]
@@ -181,7 +181,7 @@ async def test_call_that_somebody_has_to_approve_is_told_and_can_be_stopped(desk
         "INSERT INTO settings (key, value) VALUES ('approvals', $1::jsonb)",
         json.dumps({"rules": [{"tool": "look", "action": "ask"}]}),
     )
-    interrupts, look = Interrupts(), scripted.echo("look")
+    interrupts, look = Interrupts(), scripted_tools.echo("look")
 
     def seen(text: str) -> None:
         if "until somebody approves a call" in text and interrupts.follower is not None:
@@ -199,7 +199,7 @@ async def test_call_that_somebody_has_to_approve_is_told_and_can_be_stopped(desk
 
 async def test_chat_that_is_deleted_meanwhile_is_an_error(desk: Desk) -> None:
     await desk.model()
-    tool = scripted.hanging("hang")
+    tool = scripted_tools.hanging("hang")
     running = asyncio.create_task(desk.run(script=(CallTool("hang"),), tools=[tool]))
     await tool.started.wait()
 
@@ -216,7 +216,7 @@ async def test_document_holds_the_turn(desk: Desk) -> None:
     config = await desk.model(display_name="The Test")
     script = in_turn((CallTool("look", {"where": "here"}),), HELLO)
 
-    done = await desk.run("hello", script=script, tools=[scripted.echo("look")], json=True)
+    done = await desk.run("hello", script=script, tools=[scripted_tools.echo("look")], json=True)
 
     document = json.loads(done.stdout)
     row = await desk.database.api.fetchrow("SELECT id, owner_id FROM chats")
@@ -287,7 +287,7 @@ async def test_chat_goes_on_with_the_next_prompt(desk: Desk) -> None:
 
 async def test_chat_that_is_busy_is_refused(desk: Desk) -> None:
     await desk.model()
-    tool = scripted.hanging("hang")
+    tool = scripted_tools.hanging("hang")
     interrupts = Interrupts()
     running = asyncio.create_task(desk.run(script=(CallTool("hang"),), tools=[tool], interrupts=interrupts))
     await tool.started.wait()
@@ -330,7 +330,7 @@ async def test_chats_of_others_are_left_alone(desk: Desk) -> None:
 async def test_chat_that_another_process_has_taken_is_still_shown(desk: Desk) -> None:
     """The lease is lost to a server, which goes on with the same chat: its messages are shown once committed."""
     await desk.model("guide")
-    tool = scripted.hanging("execute")
+    tool = scripted_tools.hanging("execute")
     running = asyncio.create_task(desk.run("run `ls`", tools=[tool]))
     await tool.started.wait()
     chat_id = await desk.sql("SELECT id FROM chats")
@@ -360,7 +360,7 @@ async def test_chat_that_nobody_drives_any_more_is_taken_again(desk: Desk) -> No
             await hold.wait()
         return ToolOutput("done")
 
-    tool = scripted.ScriptedTool("hold", behave)
+    tool = scripted_tools.ScriptedTool("hold", behave)
     running = asyncio.create_task(desk.run(script=in_turn((CallTool("hold"),), HELLO), tools=[tool]))
     await tool.started.wait()
     chat_id = await desk.sql("SELECT id FROM chats")

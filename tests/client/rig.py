@@ -14,9 +14,9 @@ from rookery.domain.access.rights import Scope, UserActor
 from rookery.domain.chat.chat import Chat
 from rookery.domain.chat.messages import ChatId, NewMessage, Role
 from rookery.domain.chat.parts import Text
+from rookery.live.part_buffer import Episode, EpisodeKey
 from rookery.store import machine
 from rookery.testing import FakeClock
-from rookery.worker.parts import Episode, EpisodeKey
 from tests.api.house import House, Person
 from tests.cable import Cable
 from tests.store.machine.rig import Rig as MachineRig

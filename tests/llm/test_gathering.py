@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rookery.live.limits import PartLimits
 from rookery.llm.errors import Broken, TransportError
 from rookery.llm.http import GATHER_SECONDS, HttpClients, HttpStream
 from rookery.llm.response_stream import has_words, joined
 from rookery.llm.types import Finish, ReasoningDelta, ReasoningStart, StreamPart, TextDelta, TextStart, ToolInputDelta
-from rookery.worker.part_limits import PartLimits
 from tests.llm.model_rig import CALL, DONE, HELLO, drain, model_at
 from tests.llm.raw_server import END, Connection, Handler, chunk, serving, stream_head
 

@@ -27,15 +27,15 @@ from rookery.llm.types import (
     Usage,
     Wire,
 )
-from rookery.loop import assistant, batch
-from rookery.loop.assistant import AssistantOutcome, StepSetup
-from rookery.loop.batch import BatchSetup, PendingCall
-from rookery.loop.results import CallResult
-from rookery.loop.scripted import MemoryLedger, ScriptedTool
-from rookery.loop.stragglers import Stragglers
-from rookery.loop.tools import ToolSet
+from rookery.loop import model_step, tool_batch
+from rookery.loop.model_step import AssistantOutcome, StepSetup
+from rookery.loop.tool import ToolSet
+from rookery.loop.tool_batch import BatchSetup, PendingCall
+from rookery.loop.tool_results import CallResult
+from rookery.loop.unfinished_tools import Stragglers
 from rookery.runtime.clock import Clock
 from rookery.testing import FakeClock
+from tests.scripted_tools import MemoryLedger, ScriptedTool
 
 PROVIDER_ID = UUID(int=7)
 CONFIG_ID = UUID(int=8)
@@ -113,7 +113,7 @@ def step(clock: Clock, shown: Shown | None = None, **fields: Any) -> StepSetup:
 async def generate(*played: Played, call: Call = HELLO, **fields: Any) -> AssistantOutcome:
     """One step of a model that streams this."""
     setup = step(fields.pop("clock", None) or FakeClock(), fields.pop("shown", None), **fields)
-    return await assistant.generate_assistant(PlayedModel(played), call, setup)
+    return await model_step.generate_assistant(PlayedModel(played), call, setup)
 
 
 # Batches
@@ -151,10 +151,10 @@ class BatchRig:
         )
 
     async def run(self, *calls: PendingCall, **fields: Any) -> tuple[CallResult, ...]:
-        return await batch.execute_batch(calls, self.setup(**fields))
+        return await tool_batch.execute_batch(calls, self.setup(**fields))
 
     def start(self, *calls: PendingCall, **fields: Any) -> asyncio.Task[tuple[CallResult, ...]]:
-        return asyncio.create_task(batch.execute_batch(calls, self.setup(**fields)))
+        return asyncio.create_task(tool_batch.execute_batch(calls, self.setup(**fields)))
 
 
 def value(result: CallResult) -> Any:

@@ -35,9 +35,9 @@ from rookery.llm.types import (
     UsageUpdate,
     Warnings,
 )
-from rookery.loop import assistant
-from rookery.loop.assistant import AssistantOutcome, StepMeter, find_context_limit
+from rookery.loop import model_step
 from rookery.loop.config import LoopConfig
+from rookery.loop.model_step import AssistantOutcome, StepMeter, find_context_limit
 from rookery.runtime.clock import DeadlineExceeded
 from rookery.testing import FakeClock
 from tests.loop.rig import DONE, HELLO, PROVIDER_ID, USAGE, Played, PlayedModel, Shown, generate, said, step
@@ -46,7 +46,7 @@ REFUSED = Finish(FinishReason.CONTENT_FILTER, USAGE, {"category": "weapons"}, "I
 
 
 def start(model: LanguageModel, clock: FakeClock, **fields: Any) -> asyncio.Task[AssistantOutcome]:
-    return asyncio.create_task(assistant.generate_assistant(model, HELLO, step(clock, **fields)))
+    return asyncio.create_task(model_step.generate_assistant(model, HELLO, step(clock, **fields)))
 
 
 async def failure_of(*played: Played, **fields: Any) -> CallFailed:
@@ -214,7 +214,7 @@ async def test_a_publisher_that_fails_closes_the_stream() -> None:
     setup = step(FakeClock())
     setup.publish = publish
     with pytest.raises(RuntimeError):
-        await assistant.generate_assistant(model, HELLO, setup)
+        await model_step.generate_assistant(model, HELLO, setup)
 
     assert model.closed.is_set()
 
@@ -387,7 +387,7 @@ async def test_thinking_speaking_and_calling_keep_their_order() -> None:
     clock, shown = FakeClock(), Shown()
     script = (Think("Where is it?"), Say("I look."), CallTool("read", {"path": "a"}), CallTool("read", {"path": "b"}))
 
-    outcome = await assistant.generate_assistant(scripted_model(script, clock), HELLO, step(clock, shown))
+    outcome = await model_step.generate_assistant(scripted_model(script, clock), HELLO, step(clock, shown))
 
     assert [type(part) for part in outcome.content] == [parts.Reasoning, parts.Text, parts.ToolCall, parts.ToolCall]
     spoken = "".join(part.text for part in shown.of(Role.ASSISTANT) if isinstance(part, parts.Text))

@@ -12,16 +12,16 @@ from msgspec import Raw
 from rookery.domain.chat import parts
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.parts import Part
-from rookery.loop import scripted
 from rookery.loop.config import LoopConfig
-from rookery.loop.scripted import ScriptedTool
-from rookery.loop.tools import Attachment, Services, ToolCall, ToolContext, ToolOutput, ToolSet, ToolSource, ToolSpec
+from rookery.loop.tool import Attachment, Services, ToolCall, ToolContext, ToolOutput, ToolSet, ToolSource, ToolSpec
 from rookery.testing import FakeClock
+from tests import scripted_tools
 from tests.loop.rig import BatchRig, Shown, call, value
+from tests.scripted_tools import ScriptedTool
 
 
 async def test_results_come_in_call_order_however_they_finish() -> None:
-    rig = BatchRig([scripted.slow(5, "late"), scripted.slow(1, "early"), scripted.echo()])
+    rig = BatchRig([scripted_tools.slow(5, "late"), scripted_tools.slow(1, "early"), scripted_tools.echo()])
     task = rig.start(call("late"), call("early"), call("echo", '{"a":1}'))
 
     await rig.clock.advance(5)
@@ -32,7 +32,7 @@ async def test_results_come_in_call_order_however_they_finish() -> None:
 
 
 async def test_each_result_has_its_own_time_of_completion() -> None:
-    rig = BatchRig([scripted.slow(5, "late"), scripted.slow(1, "early")])
+    rig = BatchRig([scripted_tools.slow(5, "late"), scripted_tools.slow(1, "early")])
     begun = rig.clock.now()
     task = rig.start(call("late"), call("early"))
 
@@ -77,7 +77,7 @@ async def test_no_more_run_at_once_than_allowed() -> None:
 
 
 async def test_one_that_raises_and_one_that_is_unknown_leave_the_others_alone() -> None:
-    rig = BatchRig([scripted.echo(), scripted.failing(ValueError("bad luck"))])
+    rig = BatchRig([scripted_tools.echo(), scripted_tools.failing(ValueError("bad luck"))])
 
     done = await rig.run(call("echo", '{"a":1}'), call("fail"), call("nobody"), call("echo", '{"b":2}', "c4"))
 
@@ -99,7 +99,7 @@ class Stop(BaseException):
     "error", [Stop("enough"), GeneratorExit(), RuntimeError(), ExceptionGroup("many", [OSError()])]
 )
 async def test_whatever_a_tool_raises_is_its_result(error: BaseException) -> None:
-    rig = BatchRig([scripted.failing(error), scripted.echo()])
+    rig = BatchRig([scripted_tools.failing(error), scripted_tools.echo()])
 
     failed, fine = await rig.run(call("fail"), call("echo"))
 
@@ -112,7 +112,7 @@ async def test_an_error_that_has_no_text_is_still_told() -> None:
         def __str__(self) -> str:
             raise ZeroDivisionError
 
-    rig = BatchRig([scripted.failing(Mute())])
+    rig = BatchRig([scripted_tools.failing(Mute())])
 
     (failed,) = await rig.run(call("fail"))
 
@@ -121,7 +121,7 @@ async def test_an_error_that_has_no_text_is_still_told() -> None:
 
 async def test_a_tool_that_fails_before_its_first_await_fails_alone() -> None:
     class Hasty:
-        spec = scripted.echo("hasty").spec
+        spec = scripted_tools.echo("hasty").spec
 
         def run(self, ctx: ToolContext, made: ToolCall) -> Any:
             raise TypeError("no coroutine")
@@ -134,7 +134,7 @@ async def test_a_tool_that_fails_before_its_first_await_fails_alone() -> None:
 
 @pytest.mark.parametrize("nonsense", [None, {"a": 1}, ToolOutput({"a": object()})])
 async def test_a_tool_that_returns_nonsense_gets_an_error(nonsense: Any) -> None:
-    rig = BatchRig([scripted.giving(nonsense)])
+    rig = BatchRig([scripted_tools.giving(nonsense)])
 
     (failed,) = await rig.run(call("give"))
 
@@ -147,7 +147,7 @@ async def test_a_result_that_cannot_be_shaped_fails_its_own_call_alone() -> None
         def items(self) -> Any:
             raise RuntimeError("not today")
 
-    rig = BatchRig([scripted.giving(ToolOutput(Odd(a=1))), scripted.echo()])
+    rig = BatchRig([scripted_tools.giving(ToolOutput(Odd(a=1))), scripted_tools.echo()])
 
     odd, fine = await rig.run(call("give"), call("echo"))
 
@@ -174,7 +174,7 @@ async def test_serial_tools_run_last_one_by_one_and_know_how_the_others_ended() 
         return ToolOutput()
 
     rig = BatchRig(
-        [ScriptedTool("serial", behave, serial=True), ScriptedTool("note", note), scripted.failing(ValueError())]
+        [ScriptedTool("serial", behave, serial=True), ScriptedTool("note", note), scripted_tools.failing(ValueError())]
     )
     done = await rig.run(call("serial", call_id="s1"), call("fail"), call("serial", call_id="s2"), call("note"))
 
@@ -198,7 +198,7 @@ async def test_calls_rejected_before_they_ran_count_as_errors_for_observers() ->
 
 
 async def test_an_exclusive_call_beside_another_means_that_nothing_runs() -> None:
-    advisor, read = scripted.echo("advisor", exclusive=True), scripted.echo("read_file")
+    advisor, read = scripted_tools.echo("advisor", exclusive=True), scripted_tools.echo("read_file")
     rig = BatchRig([advisor, read])
 
     done = await rig.run(call("advisor"), call("read_file"), call("a_client_tool"))
@@ -212,7 +212,7 @@ async def test_an_exclusive_call_beside_another_means_that_nothing_runs() -> Non
 
 
 async def test_an_exclusive_call_alone_runs() -> None:
-    rig = BatchRig([scripted.echo("advisor", exclusive=True)])
+    rig = BatchRig([scripted_tools.echo("advisor", exclusive=True)])
 
     (done,) = await rig.run(call("advisor", '{"q":1}'))
 
@@ -228,10 +228,10 @@ def declared(name: str) -> ToolSpec:
 
 async def test_inactive_tools_run_only_where_they_are_allowed_to() -> None:
     tools = [
-        scripted.echo("active"),
-        scripted.echo("hidden"),
-        scripted.echo("deferred", source=ToolSource.MCP),
-        scripted.echo("computer", source=ToolSource.PROVIDER),
+        scripted_tools.echo("active"),
+        scripted_tools.echo("hidden"),
+        scripted_tools.echo("deferred", source=ToolSource.MCP),
+        scripted_tools.echo("computer", source=ToolSource.PROVIDER),
     ]
     toolset = ToolSet(tools, active={"active"}, allow_inactive={"deferred"}, declared=[declared("theirs")])
     rig = BatchRig(tools)
@@ -243,7 +243,7 @@ async def test_inactive_tools_run_only_where_they_are_allowed_to() -> None:
 
 
 async def test_no_active_names_means_no_tools() -> None:
-    rig = BatchRig([scripted.echo()])
+    rig = BatchRig([scripted_tools.echo()])
     toolset = ToolSet(rig.tools, active=())
 
     (done,) = await rig.run(call("echo"), toolset=toolset)
@@ -272,7 +272,7 @@ async def test_an_alias_runs_the_tool_of_today_and_answers_the_name_of_then() ->
 
 
 async def test_blank_arguments_run_as_an_empty_object() -> None:
-    tool = scripted.echo()
+    tool = scripted_tools.echo()
     blank = call("echo")
 
     (done,) = await BatchRig([tool]).run(blank)
@@ -282,7 +282,7 @@ async def test_blank_arguments_run_as_an_empty_object() -> None:
 
 @pytest.mark.parametrize("stored", ['"{\\"a\\": "', "[1]", "null"])
 async def test_arguments_that_are_no_object_are_answered_and_the_turn_goes_on(stored: str) -> None:
-    tool = scripted.echo()
+    tool = scripted_tools.echo()
 
     bad, good = await BatchRig([tool]).run(call("echo", stored), call("echo", '{"b":1}', "c2"))
 
@@ -291,7 +291,7 @@ async def test_arguments_that_are_no_object_are_answered_and_the_turn_goes_on(st
 
 
 async def test_a_string_that_holds_an_object_runs_with_that_object() -> None:
-    tool = scripted.echo()
+    tool = scripted_tools.echo()
 
     await BatchRig([tool]).run(call("echo", '"{\\"a\\": 1}"'))
 
@@ -302,7 +302,7 @@ async def test_a_string_that_holds_an_object_runs_with_that_object() -> None:
 
 
 async def test_five_megabytes_are_stored_within_budget() -> None:
-    rig = BatchRig([scripted.huge(5_000_000)])
+    rig = BatchRig([scripted_tools.huge(5_000_000)])
 
     (done,) = await rig.run(call("huge"), context_limit=32_000)
 
@@ -313,7 +313,7 @@ async def test_five_megabytes_are_stored_within_budget() -> None:
 
 
 async def test_fifty_megabytes_do_not_stop_the_event_loop() -> None:
-    rig = BatchRig([scripted.huge(50_000_000), scripted.echo()])
+    rig = BatchRig([scripted_tools.huge(50_000_000), scripted_tools.echo()])
 
     done = await rig.run(call("huge"), call("echo"))
 
@@ -323,14 +323,14 @@ async def test_fifty_megabytes_do_not_stop_the_event_loop() -> None:
 
 
 async def test_bytes_that_are_no_text_can_be_stored() -> None:
-    (done,) = await BatchRig([scripted.garbled()]).run(call("garbled"))
+    (done,) = await BatchRig([scripted_tools.garbled()]).run(call("garbled"))
 
     assert value(done) == {"output": "good \ufffd\ufffd\ufffd bad \ufffd"}
     assert "\\u0000" not in parts.encode((done.result,))
 
 
 async def test_a_batch_together_leaves_room_for_an_answer() -> None:
-    rig = BatchRig([scripted.huge(200_000), scripted.echo()])
+    rig = BatchRig([scripted_tools.huge(200_000), scripted_tools.echo()])
 
     done = await rig.run(*(call("huge", call_id=f"c{n}") for n in range(8)), call("echo"), context_limit=64_000)
 
@@ -350,11 +350,11 @@ async def test_what_the_batch_limit_cuts_is_kept_whole_and_its_file_is_named() -
     text, table = "x" * 50_000, {"rows": [f"row {number} {'y' * 90}" for number in range(500)]}
     listed = ToolOutput(str(list(range(15_000))))
     tools = [
-        scripted.giving(ToolOutput(text), "text"),
-        scripted.giving(ToolOutput(table), "table"),
-        scripted.giving(listed, "list"),
-        scripted.huge(100_000),
-        scripted.echo(),
+        scripted_tools.giving(ToolOutput(text), "text"),
+        scripted_tools.giving(ToolOutput(table), "table"),
+        scripted_tools.giving(listed, "list"),
+        scripted_tools.huge(100_000),
+        scripted_tools.echo(),
     ]
 
     # Each but the last but one is within its own budget.
@@ -374,7 +374,7 @@ async def test_what_the_batch_limit_cuts_is_kept_whole_and_its_file_is_named() -
 async def test_attachments_are_published_behind_their_result() -> None:
     file = parts.File("text/plain", name="a.txt", file_id=UUID(int=4))
     output = ToolOutput("made it", attachments=(Attachment(UUID(int=4), "text/plain", "a.txt"),))
-    rig = BatchRig([scripted.giving(output)])
+    rig = BatchRig([scripted_tools.giving(output)])
 
     (done,) = await rig.run(call("give"))
 
@@ -454,7 +454,7 @@ class Counted:
 
 async def test_metrics_name_builtin_tools_and_nobody_elses() -> None:
     stats = Counted()
-    tools = [scripted.echo(), scripted.huge(100_000, "docs__all", source=ToolSource.MCP)]
+    tools = [scripted_tools.echo(), scripted_tools.huge(100_000, "docs__all", source=ToolSource.MCP)]
 
     await BatchRig(tools).run(call("echo"), call("docs__all"), call("made_up"), stats=stats)
 

@@ -11,11 +11,8 @@ import pytest
 
 from rookery.domain.chat import parts, tool_calls
 from rookery.domain.chat.messages import ChatId
-from rookery.loop import scripted
-from rookery.loop.batch import OUTCOME_UNKNOWN
 from rookery.loop.config import LoopConfig
-from rookery.loop.scripted import MemoryLedger, ScriptedTool
-from rookery.loop.tools import (
+from rookery.loop.tool import (
     Cancellation,
     CancelReason,
     LedgerRun,
@@ -25,14 +22,17 @@ from rookery.loop.tools import (
     ToolContext,
     ToolOutput,
 )
+from rookery.loop.tool_batch import OUTCOME_UNKNOWN
+from tests import scripted_tools
 from tests.loop.rig import CHAT_ID, BatchRig, call, value
+from tests.scripted_tools import MemoryLedger, ScriptedTool
 from tests.waiting import until
 
 # Deadlines
 
 
 async def test_a_tool_that_hangs_is_stopped_at_the_default_deadline_and_told_so() -> None:
-    rig = BatchRig([scripted.hanging(), scripted.echo()])
+    rig = BatchRig([scripted_tools.hanging(), scripted_tools.echo()])
     task = rig.start(call("hang"), call("echo"))
 
     await rig.clock.until_waiting("tool")
@@ -47,7 +47,9 @@ async def test_a_tool_that_hangs_is_stopped_at_the_default_deadline_and_told_so(
 
 
 async def test_a_declared_deadline_counts_within_the_maximum() -> None:
-    rig = BatchRig([scripted.hanging(deadline_seconds=3600), scripted.hanging("endless", deadline_seconds=10**9)])
+    rig = BatchRig(
+        [scripted_tools.hanging(deadline_seconds=3600), scripted_tools.hanging("endless", deadline_seconds=10**9)]
+    )
     task = rig.start(call("hang"), call("endless"))
 
     await rig.clock.until_waiting("tool", count=2)
@@ -92,7 +94,9 @@ async def test_nobody_gets_more_time_than_there_is() -> None:
 
 
 async def test_progress_names_the_latest_deadline_of_those_that_run() -> None:
-    rig = BatchRig([scripted.slow(5, "short", deadline_seconds=10), scripted.slow(8, "long", deadline_seconds=1000)])
+    rig = BatchRig(
+        [scripted_tools.slow(5, "short", deadline_seconds=10), scripted_tools.slow(8, "long", deadline_seconds=1000)]
+    )
     task = rig.start(call("short"), call("long"))
 
     await rig.clock.advance(8)
@@ -134,7 +138,7 @@ async def test_a_tool_that_fails_while_it_is_stopped_is_late_not_broken() -> Non
 
 async def test_a_tool_that_ignores_its_cancellation_does_not_hold_up_the_batch() -> None:
     let_go = asyncio.Event()
-    rig = BatchRig([scripted.deaf(let_go, deadline_seconds=60), scripted.echo()])
+    rig = BatchRig([scripted_tools.deaf(let_go, deadline_seconds=60), scripted_tools.echo()])
     task = rig.start(call("deaf"), call("echo"))
 
     await rig.clock.until_waiting("tool")
@@ -153,7 +157,7 @@ async def test_a_tool_that_ignores_its_cancellation_does_not_hold_up_the_batch()
 
 
 async def test_a_cancellation_inside_a_tool_is_its_result_and_nobody_elses() -> None:
-    rig = BatchRig([scripted.failing(asyncio.CancelledError()), scripted.echo()])
+    rig = BatchRig([scripted_tools.failing(asyncio.CancelledError()), scripted_tools.echo()])
 
     cancelled, fine = await rig.run(call("fail"), call("echo"))
 
@@ -169,7 +173,7 @@ async def test_a_tool_that_cancels_itself_fails_alone() -> None:
         await asyncio.sleep(0)
         raise AssertionError("cancelled before")
 
-    rig = BatchRig([ScriptedTool("odd", behave), scripted.echo()])
+    rig = BatchRig([ScriptedTool("odd", behave), scripted_tools.echo()])
     cancelled, fine = await rig.run(call("odd"), call("echo"))
 
     assert "was cancelled" in value(cancelled)["error"]
@@ -188,7 +192,7 @@ async def test_cancelling_the_batch_cancels_its_tools_which_can_read_why() -> No
 
     cancellation = Cancellation()
     tool = ScriptedTool("wait", behave)
-    rig = BatchRig([tool, scripted.echo()])
+    rig = BatchRig([tool, scripted_tools.echo()])
     task = rig.start(call("wait"), call("echo"), cancellation=cancellation)
     await tool.started.wait()
     await until(lambda: rig.shown.results())
@@ -205,7 +209,7 @@ async def test_cancelling_the_batch_cancels_its_tools_which_can_read_why() -> No
 
 
 async def test_calls_that_wait_for_their_turn_never_start_after_a_cancellation() -> None:
-    tool = scripted.hanging()
+    tool = scripted_tools.hanging()
     rig = BatchRig([tool])
     task = rig.start(*(call("hang", call_id=f"c{n}") for n in range(5)), config=LoopConfig(tool_batch_concurrency=2))
     await rig.clock.until_waiting("tool", count=2)
@@ -219,7 +223,7 @@ async def test_calls_that_wait_for_their_turn_never_start_after_a_cancellation()
 
 async def test_a_cancelled_batch_does_not_wait_for_a_deaf_tool_for_ever() -> None:
     let_go = asyncio.Event()
-    tool = scripted.deaf(let_go)
+    tool = scripted_tools.deaf(let_go)
     rig = BatchRig([tool])
     task = rig.start(call("deaf"))
     await tool.started.wait()
@@ -239,7 +243,7 @@ async def test_a_cancelled_batch_does_not_wait_for_a_deaf_tool_for_ever() -> Non
 
 async def test_a_second_cancellation_leaves_at_once_and_loses_no_task() -> None:
     let_go = asyncio.Event()
-    tool = scripted.deaf(let_go)
+    tool = scripted_tools.deaf(let_go)
     rig = BatchRig([tool])
     task = rig.start(call("deaf"))
     await tool.started.wait()
@@ -289,7 +293,7 @@ def test_the_replay_token_is_made_of_chat_message_and_call() -> None:
 
 
 async def test_a_token_tool_gets_the_same_token_in_every_run() -> None:
-    tool = scripted.counting(replay=Replay.TOKEN)
+    tool = scripted_tools.counting(replay=Replay.TOKEN)
     rig = BatchRig([tool])
 
     first = await rig.run(call("count"))
@@ -302,7 +306,7 @@ async def test_a_token_tool_gets_the_same_token_in_every_run() -> None:
 
 
 async def test_a_ledger_tool_runs_once_and_its_result_is_given_again() -> None:
-    tool = scripted.counting()
+    tool = scripted_tools.counting()
     rig = BatchRig([tool])
 
     first = await rig.run(call("count"))
@@ -315,7 +319,7 @@ async def test_a_ledger_tool_runs_once_and_its_result_is_given_again() -> None:
 
 
 async def test_another_message_is_another_run() -> None:
-    tool = scripted.counting()
+    tool = scripted_tools.counting()
     rig = BatchRig([tool])
 
     await rig.run(call("count", message_id=1))
@@ -325,7 +329,7 @@ async def test_another_message_is_another_run() -> None:
 
 
 async def test_a_run_that_was_never_finished_is_not_repeated() -> None:
-    tool = scripted.hanging(replay=Replay.LEDGER)
+    tool = scripted_tools.hanging(replay=Replay.LEDGER)
     rig = BatchRig([tool])
     task = rig.start(call("hang"))
     await tool.started.wait()
@@ -339,7 +343,7 @@ async def test_a_run_that_was_never_finished_is_not_repeated() -> None:
 
 
 async def test_an_error_result_is_a_finished_run() -> None:
-    tool = scripted.failing(ValueError("no"), replay=Replay.LEDGER)
+    tool = scripted_tools.failing(ValueError("no"), replay=Replay.LEDGER)
     rig = BatchRig([tool])
 
     await rig.run(call("fail"))
@@ -354,7 +358,7 @@ async def test_a_ledger_that_cannot_begin_fails_the_batch_and_stops_the_others()
         async def begin(self, token: UUID, **fields: Any) -> LedgerRun:
             raise ConnectionError("the database is gone")
 
-    counting, hanging = scripted.counting(), scripted.hanging()
+    counting, hanging = scripted_tools.counting(), scripted_tools.hanging()
     rig = BatchRig([counting, hanging])
 
     with pytest.raises(ConnectionError):
@@ -369,7 +373,7 @@ async def test_a_ledger_that_cannot_finish_costs_no_result() -> None:
         async def finish(self, token: UUID, content: str) -> None:
             raise ConnectionError("the database is gone")
 
-    (done,) = await BatchRig([scripted.counting()]).run(call("count"), ledger=Half())
+    (done,) = await BatchRig([scripted_tools.counting()]).run(call("count"), ledger=Half())
 
     assert value(done) == {"times": 1}
 
@@ -386,7 +390,7 @@ async def test_a_result_is_written_down_even_if_the_batch_is_cancelled_meanwhile
             await super().finish(token, content)
 
     ledger = Slow()
-    rig = BatchRig([scripted.counting()])
+    rig = BatchRig([scripted_tools.counting()])
     task = rig.start(call("count"), ledger=ledger)
     await ledger.entered.wait()
     task.cancel()
@@ -404,7 +408,7 @@ async def test_a_ledger_row_that_cannot_be_read_is_an_unknown_outcome(content: s
         async def begin(self, token: UUID, **fields: Any) -> LedgerRun:
             return LedgerRun(LedgerState.FINISHED, content)
 
-    (done,) = await BatchRig([scripted.counting()]).run(call("count"), ledger=Damaged())
+    (done,) = await BatchRig([scripted_tools.counting()]).run(call("count"), ledger=Damaged())
 
     assert value(done) == {"error": OUTCOME_UNKNOWN}
 
@@ -414,6 +418,8 @@ async def test_a_cancellation_inside_the_ledger_is_the_result_of_that_call() -> 
         async def begin(self, token: UUID, **fields: Any) -> LedgerRun:
             raise asyncio.CancelledError
 
-    done = await BatchRig([scripted.counting(), scripted.echo()]).run(call("count"), call("echo"), ledger=Cut())
+    done = await BatchRig([scripted_tools.counting(), scripted_tools.echo()]).run(
+        call("count"), call("echo"), ledger=Cut()
+    )
 
     assert [each.is_error for each in done] == [True, False]

@@ -31,9 +31,9 @@ from rookery.llm.types import (
     Usage,
     UsageUpdate,
 )
-from rookery.loop import scripted
-from rookery.loop.tools import ToolSet, ToolSource
+from rookery.loop.tool import ToolSet, ToolSource
 from rookery.testing import FakeClock
+from tests import scripted_tools
 from tests.loop.rig import DONE, HELLO, PROVIDER_ID, USAGE, Shown, generate, said
 
 CALLS = Finish(FinishReason.TOOL_CALLS, USAGE)
@@ -266,7 +266,7 @@ async def test_a_source_is_kept_once() -> None:
 
 async def test_calls_carry_the_server_of_their_tool() -> None:
     server = UUID(int=77)
-    tool = scripted.echo("docs__find", source=ToolSource.MCP, server_id=server)
+    tool = scripted_tools.echo("docs__find", source=ToolSource.MCP, server_id=server)
 
     outcome = await generate(
         ToolCall("call_a", "docs__find", "{}"), CALLS, tools=ToolSet([tool], active={"docs__find"})
@@ -286,7 +286,7 @@ async def test_calls_carry_the_server_of_their_tool() -> None:
     ],
 )
 async def test_call_of_a_shell_names_its_programs(args: str, commands: object) -> None:
-    tool = scripted.echo("run", shell_argument="command")
+    tool = scripted_tools.echo("run", shell_argument="command")
 
     outcome = await generate(ToolCall("call_a", "run", args), CALLS, tools=ToolSet([tool], active={"run"}))
 

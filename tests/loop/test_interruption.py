@@ -24,10 +24,11 @@ from rookery.llm.types import (
     Usage,
     UsageUpdate,
 )
-from rookery.loop import assistant, messages, scripted
-from rookery.loop.assistant import StepMeter
-from rookery.loop.tools import Attachment, ToolOutput
+from rookery.loop import model_step, step_rows
+from rookery.loop.model_step import StepMeter
+from rookery.loop.tool import Attachment, ToolOutput
 from rookery.testing import FakeClock
+from tests import scripted_tools
 from tests.loop.rig import CONFIG_ID, HELLO, BatchRig, Played, PlayedModel, Shown, call, said, step
 from tests.waiting import until
 
@@ -38,7 +39,7 @@ async def interrupt(*played: Played) -> tuple[NewMessage, ...]:
     """The rows of a step that streams this and is then interrupted, four seconds after it began."""
     clock, shown, meter, reached = FakeClock(), Shown(), StepMeter(), asyncio.Event()
     model = PlayedModel([*played, reached.set, asyncio.Event()])
-    task = asyncio.create_task(assistant.generate_assistant(model, HELLO, step(clock, shown, meter=meter)))
+    task = asyncio.create_task(model_step.generate_assistant(model, HELLO, step(clock, shown, meter=meter)))
     await reached.wait()
     await clock.advance(4)
     task.cancel()
@@ -51,7 +52,7 @@ def kept(shown: Shown, meter: StepMeter, clock: FakeClock, *open_calls: OpenCall
         [LivePart(role, part) for role, part in shown.all],
         at=AT,
         model_config_id=CONFIG_ID,
-        figures=messages.interrupted_figures(meter, monotonic=clock.monotonic(), context_limit=1000),
+        figures=step_rows.interrupted_figures(meter, monotonic=clock.monotonic(), context_limit=1000),
         committed=open_calls,
     )
 
@@ -115,7 +116,7 @@ async def test_nothing_shown_is_nothing_kept() -> None:
 
 async def test_finished_results_of_a_running_batch_are_kept_with_their_files() -> None:
     file = Attachment(UUID(int=6), "text/plain", "a.txt")
-    rig = BatchRig([scripted.giving(ToolOutput({"a": 1}, attachments=(file,))), scripted.hanging()])
+    rig = BatchRig([scripted_tools.giving(ToolOutput({"a": 1}, attachments=(file,))), scripted_tools.hanging()])
     task = rig.start(call("give"), call("hang"))
     await until(lambda: rig.shown.results())
     task.cancel()

@@ -11,10 +11,11 @@ from msgspec import Raw
 from rookery.domain.chat import parts
 from rookery.domain.chat.messages import Effort, NewMessage, Role, StepFigures, Visibility
 from rookery.llm.types import Finish, FinishReason, ResponseStarted, StreamPart, ToolCall, Usage
-from rookery.loop import messages, scripted
-from rookery.loop.assistant import StepMeter
-from rookery.loop.results import CallName, CallResult, error_result
-from rookery.loop.tools import ToolSet, ToolSource
+from rookery.loop import step_rows
+from rookery.loop.model_step import StepMeter
+from rookery.loop.tool import ToolSet, ToolSource
+from rookery.loop.tool_results import CallName, CallResult, error_result
+from tests import scripted_tools
 from tests.loop.rig import CONFIG_ID, USAGE, generate, said
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
@@ -22,9 +23,9 @@ SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}
 CALLS = Finish(FinishReason.TOOL_CALLS, USAGE)
 TOOLS = ToolSet(
     [
-        scripted.echo("read", input_schema=SCHEMA),
-        scripted.echo("advisor", exclusive=True),
-        scripted.echo("docs__find", input_schema=SCHEMA, source=ToolSource.MCP, server_id=UUID(int=4)),
+        scripted_tools.echo("read", input_schema=SCHEMA),
+        scripted_tools.echo("advisor", exclusive=True),
+        scripted_tools.echo("docs__find", input_schema=SCHEMA, source=ToolSource.MCP, server_id=UUID(int=4)),
     ],
     active={"read", "advisor", "docs__find"},
 )
@@ -32,7 +33,7 @@ TOOLS = ToolSet(
 
 async def rows(*played: StreamPart, **fields: Any) -> tuple[NewMessage, ...]:
     outcome = await generate(*played, context_limit=1000)
-    return messages.assistant_rows(outcome, tools=TOOLS, model_config_id=CONFIG_ID, at=AT, **fields)
+    return step_rows.assistant_rows(outcome, tools=TOOLS, model_config_id=CONFIG_ID, at=AT, **fields)
 
 
 def errors(made: tuple[NewMessage, ...]) -> dict[str, str]:
@@ -139,10 +140,10 @@ def test_results_are_rows_of_their_own_with_their_files_behind_them() -> None:
     result = error_result(CallName("a", "read"), "no", at=AT, max_bytes=1000).result
     file = parts.File("text/plain", file_id=UUID(int=5))
 
-    (row,) = messages.tool_rows([CallResult(result=result, files=(file,))], model_config_id=CONFIG_ID)
+    (row,) = step_rows.tool_rows([CallResult(result=result, files=(file,))], model_config_id=CONFIG_ID)
 
     assert (row.role, row.content, row.figures) == (Role.TOOL, (result, file), None)
 
 
 def test_a_step_that_never_began_has_no_figures() -> None:
-    assert messages.interrupted_figures(StepMeter(), monotonic=5.0, context_limit=9) == StepFigures(context_limit=9)
+    assert step_rows.interrupted_figures(StepMeter(), monotonic=5.0, context_limit=9) == StepFigures(context_limit=9)

@@ -14,9 +14,9 @@ from msgspec import Raw
 
 from rookery.domain.chat import parts
 from rookery.domain.chat.prompt import result_text
-from rookery.loop import results
-from rookery.loop.results import CallName, CallResult, UnusableOutput
-from rookery.loop.tools import Attachment, Media, ToolOutput
+from rookery.loop import tool_results
+from rookery.loop.tool import Attachment, Media, ToolOutput
+from rookery.loop.tool_results import CallName, CallResult, UnusableOutput
 from tests.loop.rig import value
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
@@ -25,7 +25,7 @@ BUDGET = 16 * 1024
 
 
 def shape(output: ToolOutput, max_bytes: int = BUDGET) -> CallResult:
-    result = results.shape(CALL, output, at=AT, max_bytes=max_bytes)
+    result = tool_results.shape(CALL, output, at=AT, max_bytes=max_bytes)
     # Whatever comes out can be stored and read again.
     stored = parts.encode((result.result, *result.files))
     assert "\0" not in str(parts.json_value(Raw(stored)))
@@ -110,10 +110,10 @@ def test_a_heap_of_small_values_is_cut_as_text() -> None:
 
 
 def test_characters_are_whole_however_long_the_bytes_are() -> None:
-    text = "é" * results.LARGE_BYTES
+    text = "é" * tool_results.LARGE_BYTES
 
-    assert results.clean_text(b"x" + text.encode()) == "x" + text
-    assert results.clean_text(text.encode()[:-1]) == text[:-1] + "\ufffd"
+    assert tool_results.clean_text(b"x" + text.encode()) == "x" + text
+    assert tool_results.clean_text(text.encode()[:-1]) == text[:-1] + "\ufffd"
 
 
 def test_long_errors_are_cut_too() -> None:
@@ -123,12 +123,12 @@ def test_long_errors_are_cut_too() -> None:
 
 
 def test_fifty_megabytes_are_for_a_thread() -> None:
-    assert results.needs_thread(ToolOutput("x" * 50_000_000))
-    assert results.needs_thread(ToolOutput({"a": [{"b": "x" * 300_000}]}))
-    assert results.needs_thread(ToolOutput({"rows": list(range(100_000))}))
-    assert results.needs_thread(ToolOutput(media=Media(b"x" * 300_000, "image/png")))
-    assert not results.needs_thread(ToolOutput("short"))
-    assert not results.needs_thread(ToolOutput({"a": "short"}))
+    assert tool_results.needs_thread(ToolOutput("x" * 50_000_000))
+    assert tool_results.needs_thread(ToolOutput({"a": [{"b": "x" * 300_000}]}))
+    assert tool_results.needs_thread(ToolOutput({"rows": list(range(100_000))}))
+    assert tool_results.needs_thread(ToolOutput(media=Media(b"x" * 300_000, "image/png")))
+    assert not tool_results.needs_thread(ToolOutput("short"))
+    assert not tool_results.needs_thread(ToolOutput({"a": "short"}))
 
 
 def test_media_is_base64_and_only_its_text_counts() -> None:
@@ -147,7 +147,7 @@ def test_media_is_base64_and_only_its_text_counts() -> None:
 
 def test_media_that_no_model_could_look_at_is_refused() -> None:
     with pytest.raises(UnusableOutput, match="at most"):
-        shape(ToolOutput(media=Media(bytes(results.MAX_MEDIA_BYTES + 1), "video/mp4")))
+        shape(ToolOutput(media=Media(bytes(tool_results.MAX_MEDIA_BYTES + 1), "video/mp4")))
 
 
 def test_the_value_beside_media_is_its_text() -> None:
@@ -167,7 +167,7 @@ def test_attachments_follow_the_result_and_malformed_ones_are_left_out() -> None
 @pytest.mark.parametrize("nonsense", [{"a": object()}, {1: {2: {3}}, "x": lambda: None}, {"n": 10**5000}])
 def test_objects_that_are_no_json_are_refused(nonsense: Any) -> None:
     with pytest.raises(UnusableOutput):
-        results.shape(CALL, ToolOutput(nonsense), at=AT, max_bytes=BUDGET)
+        tool_results.shape(CALL, ToolOutput(nonsense), at=AT, max_bytes=BUDGET)
 
 
 def test_a_nesting_without_end_is_refused() -> None:
@@ -178,14 +178,14 @@ def test_a_nesting_without_end_is_refused() -> None:
         inner = inner["a"]
 
     with pytest.raises(UnusableOutput):
-        results.shape(CALL, ToolOutput(deep), at=AT, max_bytes=BUDGET)
+        tool_results.shape(CALL, ToolOutput(deep), at=AT, max_bytes=BUDGET)
 
 
 @pytest.mark.parametrize("nonsense", [None, {"a": 1}, "text"])
 def test_what_is_no_output_at_all_is_refused(nonsense: Any) -> None:
-    assert not results.needs_thread(nonsense)
+    assert not tool_results.needs_thread(nonsense)
     with pytest.raises(UnusableOutput):
-        results.shape(CALL, nonsense, at=AT, max_bytes=BUDGET)
+        tool_results.shape(CALL, nonsense, at=AT, max_bytes=BUDGET)
 
 
 def test_metadata_of_the_provider_is_kept() -> None:
@@ -204,20 +204,22 @@ def sizes_of(done: tuple[CallResult, ...]) -> list[int]:
 
 
 def test_the_budget_of_a_batch_is_its_share_of_the_window() -> None:
-    assert results.batch_budget_bytes(100_000, percent=60) == 180_000
-    assert results.batch_budget_bytes(None, percent=60) == results.batch_budget_bytes(0, percent=60) == 117_964
+    assert tool_results.batch_budget_bytes(100_000, percent=60) == 180_000
+    assert (
+        tool_results.batch_budget_bytes(None, percent=60) == tool_results.batch_budget_bytes(0, percent=60) == 117_964
+    )
 
 
 def test_a_batch_that_fits_is_left_alone() -> None:
     done = sized(100, 5000)
 
-    assert results.cap_batch(done, 10_000) == tuple(done)
+    assert tool_results.cap_batch(done, 10_000) == tuple(done)
 
 
 def test_the_largest_are_cut_first_and_small_ones_stay_whole() -> None:
     done = sized(100, 50_000, 2_000, 40_000)
 
-    capped = results.cap_batch(done, 20_000)
+    capped = tool_results.cap_batch(done, 20_000)
 
     assert sum(sizes_of(capped)) <= 20_000
     assert (capped[0], capped[2]) == (done[0], done[2])
@@ -231,7 +233,7 @@ def test_the_largest_are_cut_first_and_small_ones_stay_whole() -> None:
 def test_a_capped_batch_fits_and_nothing_small_was_touched(sizes: list[int], allowed: int) -> None:
     done = sized(*sizes)
 
-    capped = results.cap_batch(done, allowed)
+    capped = tool_results.cap_batch(done, allowed)
 
     assert sum(sizes_of(capped)) <= allowed
     kept = [size for before, after, size in zip(done, capped, sizes_of(tuple(done)), strict=True) if after is before]
@@ -242,7 +244,7 @@ def test_a_capped_batch_fits_and_nothing_small_was_touched(sizes: list[int], all
 def test_escapes_count_when_a_batch_is_capped() -> None:
     quoted = shape(ToolOutput('"\n' * 20_000), max_bytes=10**9)
 
-    (capped,) = results.cap_batch([quoted], 10_000)
+    (capped,) = tool_results.cap_batch([quoted], 10_000)
 
     assert 8_000 < sizes_of((capped,))[0] <= 10_000
 
@@ -250,12 +252,12 @@ def test_escapes_count_when_a_batch_is_capped() -> None:
 def test_a_heap_of_results_is_cut_beside_the_loop() -> None:
     heap = sized(*[100_000] * 4)
 
-    assert results.is_capping_slow(heap, 50_000)
-    assert not results.is_capping_slow(heap, 500_000)  # nothing to cut
-    assert not results.is_capping_slow(sized(1_000), 500)
+    assert tool_results.is_capping_slow(heap, 50_000)
+    assert not tool_results.is_capping_slow(heap, 500_000)  # nothing to cut
+    assert not tool_results.is_capping_slow(sized(1_000), 500)
 
 
 def test_media_does_not_count() -> None:
     picture = shape(ToolOutput(media=Media(b"x" * 100_000, "image/png")))
 
-    assert results.cap_batch([picture, *sized(50)], 1_000)[0] is picture
+    assert tool_results.cap_batch([picture, *sized(50)], 1_000)[0] is picture

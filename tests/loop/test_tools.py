@@ -7,16 +7,16 @@ from uuid import UUID
 
 import pytest
 
-from rookery.loop import scripted
-from rookery.loop.tools import ToolSet, ToolSource, ToolSpec, object_schema
+from rookery.loop.tool import ToolSet, ToolSource, ToolSpec, object_schema
+from tests import scripted_tools
 
 
 def test_definitions_are_the_active_functions_in_the_order_of_registration() -> None:
     tools = [
-        scripted.echo("zebra"),
-        scripted.echo("hidden"),
-        scripted.echo("apple"),
-        scripted.echo("computer", source=ToolSource.PROVIDER),
+        scripted_tools.echo("zebra"),
+        scripted_tools.echo("hidden"),
+        scripted_tools.echo("apple"),
+        scripted_tools.echo("computer", source=ToolSource.PROVIDER),
     ]
     theirs = ToolSpec(name="theirs", description="Of the client.", input_schema={}, source=ToolSource.DYNAMIC)
 
@@ -28,7 +28,10 @@ def test_definitions_are_the_active_functions_in_the_order_of_registration() -> 
 
 
 def test_the_earlier_of_two_tools_with_one_name_wins() -> None:
-    first, second = scripted.echo("read"), scripted.echo("read", source=ToolSource.MCP, server_id=UUID(int=1))
+    first, second = (
+        scripted_tools.echo("read"),
+        scripted_tools.echo("read", source=ToolSource.MCP, server_id=UUID(int=1)),
+    )
 
     tools = ToolSet([first, second], active={"read"})
 
@@ -38,7 +41,7 @@ def test_the_earlier_of_two_tools_with_one_name_wins() -> None:
 
 
 def test_an_alias_is_known_and_never_advertised() -> None:
-    tool = scripted.echo("interrupt_agent", exclusive=True)
+    tool = scripted_tools.echo("interrupt_agent", exclusive=True)
     tools = ToolSet([tool], active={"interrupt_agent"}, aliases={"close_agent": "interrupt_agent"})
 
     assert tools.find("close_agent") is tool
@@ -48,7 +51,7 @@ def test_an_alias_is_known_and_never_advertised() -> None:
 
 
 def test_an_alias_does_not_hide_a_tool_of_its_name() -> None:
-    old, new = scripted.echo("old"), scripted.echo("new")
+    old, new = scripted_tools.echo("old"), scripted_tools.echo("new")
 
     assert ToolSet([old, new], active={"old", "new"}, aliases={"old": "new"}).find("old") is old
 
@@ -64,7 +67,8 @@ def test_a_tool_of_the_client_is_not_run_here() -> None:
 
 def test_names_for_the_decision_are_at_hand() -> None:
     tools = ToolSet(
-        [scripted.echo("advisor", exclusive=True), scripted.echo("propose_plan", stop_after=True)], active=()
+        [scripted_tools.echo("advisor", exclusive=True), scripted_tools.echo("propose_plan", stop_after=True)],
+        active=(),
     )
 
     assert tools.exclusive_names == {"advisor"}

@@ -22,13 +22,12 @@ from rookery.llm.errors import CallFailed
 from rookery.llm.http import HttpClients
 from rookery.llm.model import Auth, WireModel
 from rookery.llm.types import Call, Capabilities, ErrorKind, FinishReason
-from rookery.loop import assistant, batch, messages, scripted
-from rookery.loop.assistant import AssistantOutcome, StepSetup
-from rookery.loop.batch import BatchSetup, PendingCall
+from rookery.loop import model_step, step_rows, tool_batch
 from rookery.loop.config import LoopConfig
-from rookery.loop.scripted import MemoryLedger
-from rookery.loop.stragglers import Stragglers
-from rookery.loop.tools import ToolSet
+from rookery.loop.model_step import AssistantOutcome, StepSetup
+from rookery.loop.tool import ToolSet
+from rookery.loop.tool_batch import BatchSetup, PendingCall
+from rookery.loop.unfinished_tools import Stragglers
 from rookery.runtime.clock import SystemClock
 from rookery.runtime.secret_str import SecretStr
 from rookery.testing import FakeClock
@@ -36,12 +35,14 @@ from rookery.testing import fake_anthropic as fake
 from rookery.testing.fake_anthropic import FakeAnthropic
 from rookery.testing.fake_completions import Answer, FakeCall, FakeCompletions, Style, events, stream_bytes
 from rookery.testing.fake_server import Fault, Scenario
+from tests import scripted_tools
 from tests.loop.rig import CHAT_ID, CONFIG_ID, PROVIDER_ID, Shown
+from tests.scripted_tools import MemoryLedger
 from tests.waiting import until
 
 KEY = "sk-test"
 AT = datetime(2030, 1, 1, tzinfo=UTC)
-TOOLS = [scripted.echo("read", input_schema={"type": "object", "properties": {"path": {"type": "string"}}})]
+TOOLS = [scripted_tools.echo("read", input_schema={"type": "object", "properties": {"path": {"type": "string"}}})]
 
 
 @pytest.fixture
@@ -130,8 +131,8 @@ class Turn:
             tools=self.tools,
             config=config or LoopConfig(),
         )
-        outcome = await assistant.generate_assistant(self.model, self.call(), setup)
-        rows = messages.assistant_rows(outcome, tools=self.tools, model_config_id=CONFIG_ID, at=AT)
+        outcome = await model_step.generate_assistant(self.model, self.call(), setup)
+        rows = step_rows.assistant_rows(outcome, tools=self.tools, model_config_id=CONFIG_ID, at=AT)
         self.commit(*rows)
         return outcome
 
@@ -147,8 +148,8 @@ class Turn:
             ledger=MemoryLedger(),
             stragglers=Stragglers(),
         )
-        done = await batch.execute_batch([PendingCall(len(self.rows), call) for call in open_calls], setup)
-        self.commit(*messages.tool_rows(done, model_config_id=CONFIG_ID))
+        done = await tool_batch.execute_batch([PendingCall(len(self.rows), call) for call in open_calls], setup)
+        self.commit(*step_rows.tool_rows(done, model_config_id=CONFIG_ID))
 
 
 # Whole turns
@@ -263,7 +264,7 @@ async def test_a_server_that_stalls_is_left_and_told_as_silent(after_bytes: int 
     async with server.listening() as url:
         turn = Turn(completions_at(url, clients), "Hello.")
         setup = StepSetup(provider_name="Fake", publish=Shown(), clock=clock)
-        task = asyncio.create_task(assistant.generate_assistant(turn.model, turn.call(), setup))
+        task = asyncio.create_task(model_step.generate_assistant(turn.model, turn.call(), setup))
         await until(lambda: server.requests)
         await clock.fire("stream-silence")
         with pytest.raises(CallFailed) as caught:
@@ -282,7 +283,7 @@ async def test_cancelling_a_step_drops_the_connection(clients: HttpClients) -> N
     async with server.listening() as url:
         turn = Turn(completions_at(url, clients), "Hello.")
         setup = StepSetup(provider_name="Fake", publish=lambda role, part: shown.set(), clock=SystemClock())
-        task = asyncio.create_task(assistant.generate_assistant(turn.model, turn.call(), setup))
+        task = asyncio.create_task(model_step.generate_assistant(turn.model, turn.call(), setup))
         async with asyncio.timeout(10):
             await shown.wait()
             task.cancel()

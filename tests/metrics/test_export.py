@@ -13,11 +13,11 @@ from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.retry_policy import RetryPolicy
 from rookery.llm.scripted import CallTool, Count, Fail, Say, Script, Step, Wait
 from rookery.llm.types import Call, ErrorKind, Purpose, Usage
-from rookery.loop import scripted
 from rookery.metrics.export import TABLES, Metrics, Sources
 from rookery.metrics.families import PREFIX
 from rookery.metrics.process import Build
 from rookery.metrics.text import Kind
+from tests import scripted_tools
 from tests.metrics.whole import all_sources
 from tests.waiting import until
 from tests.worker.house import House, in_turn, open_house
@@ -60,7 +60,7 @@ def script(*turns: Sequence[Step]) -> Script:
     return chosen
 
 
-async def work(house: House, hang: scripted.ScriptedTool) -> ChatId:
+async def work(house: House, hang: scripted_tools.ScriptedTool) -> ChatId:
     """A turn with a retry, tools that exist and one that does not; another that is stopped; a summary; and jobs."""
     await house.sql("UPDATE model_configs SET price_input = 3, price_output = 15 WHERE id = $1", house.model)
     house.forget()
@@ -104,8 +104,8 @@ def touch(sources: Sources) -> None:
 
 
 async def test_every_family_has_a_sample_after_work(database_url: str) -> None:
-    hang = scripted.hanging("hang")
-    tools = [scripted.echo("echo"), scripted.huge(3_000_000, "huge"), hang]
+    hang = scripted_tools.hanging("hang")
+    tools = [scripted_tools.echo("echo"), scripted_tools.huge(3_000_000, "huge"), hang]
     async with open_house(database_url, tools=tools) as house, all_sources(house) as sources:
         assert sources.pubsub is not None
         assert sources.lag is not None
@@ -168,7 +168,7 @@ def _check_models(found: Samples) -> None:
 
 
 async def test_runners_are_counted_by_what_they_are_at(database_url: str) -> None:
-    hang = scripted.hanging("hang")
+    hang = scripted_tools.hanging("hang")
     async with open_house(database_url, tools=[hang], script=(CallTool("hang"),)) as house:
         metrics = Metrics(Sources(build=Build("1", 1), worker=house.worker))
         with_tool = await house.ask("hello")

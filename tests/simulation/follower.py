@@ -11,7 +11,7 @@ from rookery.client import AsyncRookery, Change
 from rookery.client.frames import Transport
 from rookery.client.reducer import Event, View
 from rookery.domain.chat.messages import ChatId
-from rookery.worker.parts import EpisodeKey
+from rookery.live.part_buffer import EpisodeKey
 from tests.cable import Cable
 from tests.simulation.town import HastyClock, Town
 from tests.stream.truth import difference, preview_of

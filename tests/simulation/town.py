@@ -22,11 +22,11 @@ from rookery.domain.chat.errors import Refused
 from rookery.domain.chat.messages import ChatId, Role
 from rookery.domain.chat.parts import Part, Reasoning, Text
 from rookery.domain.chat.transitions import TABLE, Transition
+from rookery.live.part_buffer import Episode, EpisodeKey, PartBufferError
 from rookery.runtime.clock import SystemClock
 from rookery.store import machine
 from rookery.store.db.hints import ChatHint, Hint
 from rookery.store.db.pubsub import Bus
-from rookery.worker.parts import Episode, EpisodeKey, PartBufferError
 from tests.api.house import House, Person, open_house
 from tests.store.machine.moves import MOVES
 from tests.store.machine.rig import Rig as MachineRig

@@ -21,6 +21,8 @@ import msgspec
 from rookery.domain.chat.chat import Chat, LastError, RetryState
 from rookery.domain.chat.messages import ChatId, MessageId, NewMessage, Role
 from rookery.domain.chat.parts import Text
+from rookery.live.limits import PartLimits
+from rookery.live.part_buffer import Episode, EpisodeKey, PartBuffer
 from rookery.runtime.clock import Clock, SystemClock
 from rookery.store import machine
 from rookery.store.db.hints import Hint
@@ -35,8 +37,6 @@ from rookery.stream.relay.link import Dialer
 from rookery.stream.relay.server import RelayEndpoint
 from rookery.stream.relay.tokens import TokenCheck
 from rookery.stream.service import StreamParts, Streams
-from rookery.worker.part_limits import PartLimits
-from rookery.worker.parts import Episode, EpisodeKey, PartBuffer
 from tests.store.machine.rig import Rig as MachineRig
 from tests.store.machine.rig import make_rig
 from tests.stream.wires import Sockets

@@ -14,11 +14,11 @@ import pytest
 from rookery.domain.chat.messages import ChatId, MessageId, NewMessage, Role, Visibility
 from rookery.domain.chat.parts import File, HookContext, Text
 from rookery.domain.chat.transitions import BusyBehavior
+from rookery.live import deltas
+from rookery.live.part_buffer import EpisodeFull
 from rookery.store import machine
 from rookery.store.db.hints import MiscHint
 from rookery.stream.loop import MAX_REBASES
-from rookery.worker import deltas
-from rookery.worker.parts import EpisodeFull
 from tests.store.machine.rig import assistant, call, calling
 from tests.stream.rig import Rig, key_of, leave, open_rig, say
 from tests.stream.wires import open_sockets

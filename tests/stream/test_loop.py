@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from rookery.domain.chat.chat import Chat
 from rookery.domain.chat.messages import ChatId
+from rookery.live.deltas import PartEvent
+from rookery.live.part_buffer import EpisodeKey
 from rookery.store.db.hints import ChatHint
 from rookery.stream.loop import LoopStats, Step, StreamLoop, Target, Verdict
 from rookery.stream.sync import Batch, Snapshot
-from rookery.worker.deltas import PartEvent
-from rookery.worker.parts import EpisodeKey
 
 CHAT = ChatId(UUID(int=1))
 HERE, THERE = UUID(int=2), UUID(int=3)

@@ -6,9 +6,9 @@ import msgspec
 
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.parts import Text, ToolResult, json_raw
+from rookery.live import deltas
+from rookery.live.deltas import PartEvent
 from rookery.stream.outbox import MAX_FRAME_BYTES, MAX_FRAME_EVENTS, PREVIEW_MAX_BYTES, Frame, Outbox
-from rookery.worker import deltas
-from rookery.worker.deltas import PartEvent
 
 
 def part(seq: int, text: str = "x") -> PartEvent:

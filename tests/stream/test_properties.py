@@ -27,8 +27,8 @@ from rookery.domain.chat.interrupted_step import LivePart
 from rookery.domain.chat.messages import ChatId, Role
 from rookery.domain.chat.parts import Text
 from rookery.domain.chat.transitions import TABLE, Transition
+from rookery.live.part_buffer import EpisodeExists, EpisodeKey, PartBufferError
 from rookery.store import machine
-from rookery.worker.parts import EpisodeExists, EpisodeKey, PartBufferError
 from tests.store.machine.moves import MOVES
 from tests.stream.rig import Rig, Site, Viewer, key_of, open_rig
 from tests.stream.test_relay import cut_links

@@ -16,6 +16,8 @@ from websockets.asyncio.client import ClientConnection, unix_connect
 from websockets.exceptions import InvalidStatus
 
 from rookery.domain.chat.messages import ChatId
+from rookery.live.feeds import EndReason
+from rookery.live.part_buffer import EpisodeKey
 from rookery.store import machine
 from rookery.stream.listening import INTERNAL_MAX_BYTES, serving
 from rookery.stream.relay import frames, tokens
@@ -24,8 +26,6 @@ from rookery.stream.relay.hub import LINK_IDLE_SECONDS, MIRROR_IDLE_SECONDS
 from rookery.stream.relay.link import NoWay, check_url
 from rookery.stream.relay.tokens import TokenCheck, TokenRefused
 from rookery.testing import FakeClock
-from rookery.worker.feeds import EndReason
-from rookery.worker.parts import EpisodeKey
 from tests.store.machine.rig import assistant
 from tests.stream.rig import KEY, Rig, key_of, open_rig, say
 from tests.waiting import until

@@ -12,14 +12,14 @@ import pytest
 from rookery.domain.chat.chat import Chat
 from rookery.domain.chat.errors import ChatNotFound
 from rookery.domain.chat.messages import ChatId
+from rookery.live.feeds import EndReason
+from rookery.live.part_buffer import Episode
 from rookery.store.db.hints import ChatHint
 from rookery.stream.errors import ReplicaDraining, TooManyStreams
 from rookery.stream.guard import Grant
 from rookery.stream.params import StreamParams
 from rookery.stream.session import MAX_INBOUND_BYTES, MAX_INBOUND_FRAMES
 from rookery.testing import FakeClock
-from rookery.worker.feeds import EndReason
-from rookery.worker.parts import Episode
 from tests.store.machine.rig import assistant
 from tests.stream.rig import MemoryTransport, Rig, Viewer, open_rig, say
 from tests.waiting import until

@@ -18,12 +18,11 @@ from msgspec import UNSET
 from rookery.domain.chat import parts
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.content.skills import SkillFile
-from rookery.loop import batch
-from rookery.loop.batch import BatchSetup, PendingCall
-from rookery.loop.results import CallResult
-from rookery.loop.scripted import MemoryLedger
-from rookery.loop.stragglers import Stragglers
-from rookery.loop.tools import Cancellation, CancelReason, Services, Tool, ToolSet
+from rookery.loop import tool_batch
+from rookery.loop.tool import Cancellation, CancelReason, Services, Tool, ToolSet
+from rookery.loop.tool_batch import BatchSetup, PendingCall
+from rookery.loop.tool_results import CallResult
+from rookery.loop.unfinished_tools import Stragglers
 from rookery.runtime.clock import Clock, SystemClock
 from rookery.tools import attach, files, plan, process, questions, skills
 from rookery.tools.keeping import ResultKeeper
@@ -34,6 +33,7 @@ from rookery.workspaces.answers import Health
 from rookery.workspaces.conn import AgentConn
 from rookery.workspaces.dialing import Place, TurnWorkspace
 from tests.loop.rig import Shown
+from tests.scripted_tools import MemoryLedger
 from tests.workspaces.agent import rig as agents
 from tests.workspaces.fake_agent import UnixPath
 
@@ -156,11 +156,11 @@ class Hands:
         return done
 
     async def run_all(self, *calls: PendingCall) -> list[Done]:
-        found = await batch.execute_batch(calls, self.setup())
+        found = await tool_batch.execute_batch(calls, self.setup())
         return [Done(value_of(each), each.is_error, each) for each in found]
 
     def start(self, tool: str, /, *, call_id: str = "", **args: Any) -> asyncio.Task[tuple[CallResult, ...]]:
-        return asyncio.create_task(batch.execute_batch([self.call(tool, call_id=call_id, **args)], self.setup()))
+        return asyncio.create_task(tool_batch.execute_batch([self.call(tool, call_id=call_id, **args)], self.setup()))
 
     async def cancel(self, task: asyncio.Task[tuple[CallResult, ...]], reason: CancelReason) -> None:
         self.cancellation.reason = reason

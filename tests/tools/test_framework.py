@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec import Meta, Raw
 
 from rookery.domain.chat import parts
-from rookery.loop.tools import Replay, ToolContext, ToolOutput, ToolSet, ToolSource
+from rookery.loop.tool import Replay, ToolContext, ToolOutput, ToolSet, ToolSource
 from rookery.tools import framework
 from rookery.tools.framework import BadArguments
 from tests.loop.rig import BatchRig, call, value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rookery.loop.tools import ToolOutput
+from rookery.loop.tool import ToolOutput
 from rookery.tools import keeping
 
 FILE = "/home/agent/.rookery/results/call_1"

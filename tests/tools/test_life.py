@@ -19,10 +19,9 @@ from rookery.domain.chat import parts
 from rookery.domain.chat.mcp_consent import Entry, McpDecision
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.system_blocks import Mode
-from rookery.loop import batch
-from rookery.loop.batch import BatchSetup, PendingCall
-from rookery.loop.scripted import MemoryLedger
-from rookery.loop.stragglers import Stragglers
+from rookery.loop import tool_batch
+from rookery.loop.tool_batch import BatchSetup, PendingCall
+from rookery.loop.unfinished_tools import Stragglers
 from rookery.runtime.clock import SystemClock
 from rookery.store import machine
 from rookery.store.chats import step_reads
@@ -35,6 +34,7 @@ from rookery.tools.turn import TurnTools
 from rookery.workspaces.drivers.protocol import DriverError, WorkspaceSpec
 from rookery.workspaces.runtime import WorkspaceRuntime
 from tests.loop.rig import Shown
+from tests.scripted_tools import MemoryLedger
 from tests.store.machine.rig import Rig, assistant, make_rig
 from tests.store.machine.test_compaction import SUMMARY
 from tests.tools.hands import Done, value_of
@@ -103,7 +103,7 @@ class Life:
             services=turn.services,
             owner_id=self.rig.user,
         )
-        return [Done(value_of(each), each.is_error, each) for each in await batch.execute_batch(pending, setup)]
+        return [Done(value_of(each), each.is_error, each) for each in await tool_batch.execute_batch(pending, setup)]
 
     async def pinned(self) -> list[str | None]:
         found = await context.list_resources(self.yard.world.conn, self.chat_id)

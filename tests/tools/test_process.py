@@ -15,7 +15,7 @@ import pytest
 
 from rookery.domain.chat import parts
 from rookery.domain.chat.messages import ChatId
-from rookery.loop.tools import CancelReason, ToolContext, ToolOutput
+from rookery.loop.tool import CancelReason, ToolContext, ToolOutput
 from rookery.runtime.clock import SystemClock
 from rookery.tools import process
 from rookery.tools.framework import make_tool

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from rookery.domain.chat.mcp_consent import Entry
-from rookery.loop.tools import ToolSource
+from rookery.loop.tool import ToolSource
 from rookery.store.workspaces.context import ContextResource
 from rookery.tools import workspace_mcp
 from rookery.workspaces.answers import McpResult

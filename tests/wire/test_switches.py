@@ -31,10 +31,10 @@ from rookery.llm.model import Auth, WireModel
 from rookery.llm.responses.wire import ResponsesFormat
 from rookery.llm.types import Call, ErrorKind, Tool, WebSearch, Wire
 from rookery.llm.wire import WireFormat
-from rookery.loop import assistant, messages, scripted
-from rookery.loop.assistant import AssistantOutcome, StepSetup
+from rookery.loop import model_step, step_rows
 from rookery.loop.config import LoopConfig
-from rookery.loop.tools import ToolSet
+from rookery.loop.model_step import AssistantOutcome, StepSetup
+from rookery.loop.tool import ToolSet
 from rookery.models import catalog
 from rookery.runtime.clock import SystemClock
 from rookery.runtime.secret_str import SecretStr
@@ -44,12 +44,13 @@ from rookery.testing.fake_completions import FakeCall, FakeCompletions
 from rookery.testing.fake_responses import FakeResponses, FunctionCall, Reasoning, say
 from rookery.testing.fake_responses import WebSearch as Searched
 from rookery.testing.fake_server import Scenario
+from tests import scripted_tools
 
 KEY = "sk-test"
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 CHAT_ID = ChatId(UUID(int=9))
 READ = Tool(name="read", description="Read.", input_schema={"type": "object", "properties": {}})
-TOOLS = ToolSet([scripted.echo("read", input_schema=READ.input_schema)], active={"read"})
+TOOLS = ToolSet([scripted_tools.echo("read", input_schema=READ.input_schema)], active={"read"})
 
 
 class Provider:
@@ -138,9 +139,9 @@ class Chat:
             tools=TOOLS,
             config=config or LoopConfig(),
         )
-        outcome = await assistant.generate_assistant(self.models[name], self.call(name), setup)
+        outcome = await model_step.generate_assistant(self.models[name], self.call(name), setup)
         config_id = self.providers[name].config_id
-        self.commit(*messages.assistant_rows(outcome, tools=TOOLS, model_config_id=config_id, at=AT))
+        self.commit(*step_rows.assistant_rows(outcome, tools=TOOLS, model_config_id=config_id, at=AT))
         for call in outcome.local_calls:
             result = parts.ToolResult(call.tool_call_id, call.tool_name, result=msgspec.Raw(b'{"output":"seen"}'))
             self.commit(NewMessage(role=Role.TOOL, content=(result,), model_config_id=config_id))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rookery.llm.types import ErrorKind
-from rookery.worker.failures import Classified
+from rookery.worker.error_classification import Classified
 
 OVERLOADED = (ErrorKind.OVERLOADED, True)
 USAGE = (ErrorKind.USAGE_LIMIT, False)

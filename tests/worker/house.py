@@ -29,7 +29,7 @@ from rookery.domain.models.options import ProviderType
 from rookery.llm.scripted import Say, Script, Scripts, Step
 from rookery.llm.types import Call
 from rookery.loop.config import LoopConfig
-from rookery.loop.tools import Tool
+from rookery.loop.tool import Tool
 from rookery.models.connect import Connector, default_scripts
 from rookery.models.directory import Directory
 from rookery.models.secrets import KeyRing, new_key

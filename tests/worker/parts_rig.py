@@ -10,12 +10,12 @@ from uuid import UUID
 
 from rookery.domain.chat.messages import ChatId, Role
 from rookery.domain.chat.parts import Part, Reasoning, Text, ToolCall, ToolResult
+from rookery.live import deltas
+from rookery.live.deltas import PartEvent
+from rookery.live.feeds import Subscription
+from rookery.live.limits import PartLimits
+from rookery.live.part_buffer import Episode, EpisodeKey, PartBuffer
 from rookery.testing.clock import FakeClock
-from rookery.worker import deltas
-from rookery.worker.deltas import PartEvent
-from rookery.worker.feeds import Subscription
-from rookery.worker.part_limits import PartLimits
-from rookery.worker.parts import Episode, EpisodeKey, PartBuffer
 
 KEY = EpisodeKey(ChatId(UUID(int=7)), 3, 1)
 OTHER = EpisodeKey(ChatId(UUID(int=7)), 3, 2)

@@ -15,7 +15,7 @@ import asyncpg
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import Status
 from rookery.domain.chat.transitions import Transition
-from rookery.loop.tools import CancelReason
+from rookery.loop.tool import CancelReason
 from rookery.store.db.hints import Hint
 from rookery.store.db.pubsub import Bus, Listener, Notifier
 from rookery.store.machine import Machine, Tx, leave, try_acquire
@@ -23,8 +23,8 @@ from rookery.store.machine.capacity import Limits
 from rookery.store.machine.ownership import LeaseKey
 from rookery.testing.clock import FakeClock
 from rookery.worker.acquire import Acquirer
+from rookery.worker.background_tasks import InFlight
 from rookery.worker.config import WorkerConfig
-from rookery.worker.inflight import InFlight
 from rookery.worker.leases import LeaseKeeper
 from rookery.worker.manager import RunnerManager
 from rookery.worker.runner import Runner, RunnerParts

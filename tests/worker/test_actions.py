@@ -9,9 +9,9 @@ from rookery.domain.chat.parts import ToolCall
 from rookery.domain.chat.states import Status
 from rookery.domain.chat.tool_calls import SubmittedResult
 from rookery.llm.scripted import CallTool, Say
-from rookery.loop import scripted
 from rookery.store import machine
 from rookery.testing import FakeClock
+from tests import scripted_tools
 from tests.worker.house import House, in_turn, open_house
 
 PICK = msgspec.json.encode([{"name": "pick", "description": "Pick one.", "input_schema": {"type": "object"}}]).decode()
@@ -72,7 +72,7 @@ async def test_waiting_chat_is_labelled(database_url: str) -> None:
 
 
 async def test_local_calls_run_before_the_client_is_asked(database_url: str) -> None:
-    read = scripted.echo("read")
+    read = scripted_tools.echo("read")
     script = in_turn((CallTool("pick"), CallTool("read")), (Say("done"),))
     async with open_house(database_url, script=script, tools=[read]) as house:
         chat_id = await waiting_chat(house)

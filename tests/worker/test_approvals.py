@@ -17,12 +17,12 @@ from rookery.domain.chat.states import Status
 from rookery.domain.chat.tool_calls import SubmittedResult
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.llm.scripted import CallTool, Say
-from rookery.loop import scripted
-from rookery.loop.scripted import ScriptedTool
-from rookery.loop.tools import Replay
+from rookery.loop.tool import Replay
 from rookery.runtime.time_slices import in_pieces
 from rookery.store import machine
+from tests import scripted_tools
 from tests.loop_turns import matches_by_turn
+from tests.scripted_tools import ScriptedTool
 from tests.waiting import until
 from tests.worker.house import House, in_turn, open_house
 
@@ -68,7 +68,7 @@ async def errors(house: House, chat_id: ChatId) -> list[Any]:
 
 
 async def test_an_approved_call_runs_and_the_turn_goes_on(database_url: str) -> None:
-    tool = scripted.echo("run")
+    tool = scripted_tools.echo("run")
     async with open_house(database_url, script=in_turn(*SCRIPT), tools=[tool]) as house:
         await house.set("approvals", ASK_RUN)
         chat_id = await asked(house)
@@ -98,7 +98,7 @@ async def test_a_question_that_was_not_written_is_not_counted(
         await machine.approvals.ask_approvals(tx, questions, **fields)
 
     monkeypatch.setattr(machine, "ask_approvals", ask)
-    async with open_house(database_url, script=in_turn(*SCRIPT), tools=[scripted.echo("run")]) as house:
+    async with open_house(database_url, script=in_turn(*SCRIPT), tools=[scripted_tools.echo("run")]) as house:
         await house.set("approvals", ASK_RUN)
         await asked(house)
         await until(lambda: house.worker.stats.approvals_asked > 0)
@@ -107,7 +107,7 @@ async def test_a_question_that_was_not_written_is_not_counted(
 
 
 async def test_a_denied_call_does_not_run_and_the_model_is_told_why(database_url: str) -> None:
-    tool = scripted.echo("run")
+    tool = scripted_tools.echo("run")
     async with open_house(database_url, script=in_turn(*SCRIPT), tools=[tool]) as house:
         await house.set("approvals", ASK_RUN)
         chat_id = await asked(house)
@@ -122,7 +122,7 @@ async def test_a_denied_call_does_not_run_and_the_model_is_told_why(database_url
 
 
 async def test_a_rule_that_denies_asks_nobody(database_url: str) -> None:
-    tool = scripted.echo("run")
+    tool = scripted_tools.echo("run")
     async with open_house(database_url, script=in_turn(*SCRIPT), tools=[tool]) as house:
         await house.set("approvals", {"rules": [{"tool": "run", "action": "deny", "reason": "read only"}]})
         chat_id = await house.ask()
@@ -140,7 +140,7 @@ MIXED = (
 
 
 async def test_what_may_run_runs_first_then_a_person_is_asked_then_the_client(database_url: str) -> None:
-    look, run, burn = (scripted.echo(name) for name in ("look", "run", "burn"))
+    look, run, burn = (scripted_tools.echo(name) for name in ("look", "run", "burn"))
     rules = [{"tool": "run", "action": "ask"}, {"tool": "burn", "action": "deny"}]
     async with open_house(database_url, script=in_turn(*MIXED), tools=[look, run, burn]) as house:
         await house.set("approvals", {"rules": rules})
@@ -192,7 +192,7 @@ async def test_a_tool_of_the_client_can_be_asked_about_too(database_url: str) ->
 async def test_an_exclusive_call_beside_one_that_would_be_asked_about_runs_neither_and_asks_nobody(
     database_url: str,
 ) -> None:
-    alone, run = scripted.echo("alone", exclusive=True), scripted.echo("run")
+    alone, run = scripted_tools.echo("alone", exclusive=True), scripted_tools.echo("run")
     script = in_turn((CallTool("alone"), CallTool("run", {"command": "a"})), (Say("done"),))
     async with open_house(database_url, script=script, tools=[alone, run]) as house:
         await house.set("approvals", ASK_RUN)
@@ -205,7 +205,7 @@ async def test_an_exclusive_call_beside_one_that_would_be_asked_about_runs_neith
 
 
 async def test_rules_of_the_owner_and_of_the_chat_count_as_well(database_url: str) -> None:
-    tools = [scripted.echo(name) for name in ("look", "run")]
+    tools = [scripted_tools.echo(name) for name in ("look", "run")]
     script = in_turn((CallTool("look"), CallTool("run", {"command": "ls"})), (Say("done"),))
     async with open_house(database_url, script=script, tools=tools) as house:
         chat_id = await blocked_chat(house)
@@ -230,7 +230,7 @@ async def blocked_chat(house: House) -> ChatId:
 
 @pytest.mark.parametrize("value", [{"rules": [{"tool": "x", "action": "forbid"}]}, {"rules": "none"}, []])
 async def test_rules_that_cannot_be_read_leave_every_call_to_be_asked(database_url: str, value: object) -> None:
-    tool = scripted.echo("run")
+    tool = scripted_tools.echo("run")
     async with open_house(database_url, script=in_turn(*SCRIPT), tools=[tool]) as house:
         await house.set("approvals", value)
         await asked(house)
@@ -239,7 +239,7 @@ async def test_rules_that_cannot_be_read_leave_every_call_to_be_asked(database_u
 
 
 async def test_a_stored_rule_over_the_bounds_denies_its_tool_and_stops_no_chat(database_url: str) -> None:
-    tool = scripted.echo("run")
+    tool = scripted_tools.echo("run")
     async with open_house(database_url, script=in_turn(*SCRIPT), tools=[tool]) as house:
         rule = {"tool": "run", "match": {"command": "*a" * 300}, "action": "deny", "reason": "too wild"}
         await house.set("approvals", {"rules": [rule]})
@@ -284,7 +284,7 @@ async def test_the_event_loop_goes_on_while_a_question_is_prepared(
     args: dict[str, object] = {f"a{at}": "a" * 2000 for at in range(16)}
     rule = {"tool": "run", "action": "ask", "match": {name: "a*a*a*" for name in args}}
     script = ((CallTool("run", args), CallTool("run", args)), (Say("done"),))
-    async with open_house(database_url, script=in_turn(*script), tools=[scripted.echo("run")]) as house:
+    async with open_house(database_url, script=in_turn(*script), tools=[scripted_tools.echo("run")]) as house:
         await house.set("approvals", {"rules": [rule]})
         async with matches_by_turn(monkeypatch) as matches:
             await asked(house)
@@ -295,7 +295,7 @@ async def test_the_event_loop_goes_on_while_a_question_is_prepared(
 
 
 async def test_a_rule_that_denies_is_stronger_than_an_approval(database_url: str) -> None:
-    tool = scripted.echo("run")
+    tool = scripted_tools.echo("run")
     async with open_house(database_url, script=in_turn(*SCRIPT), tools=[tool]) as house:
         await house.set("approvals", ASK_RUN)
         chat_id = await asked(house)
@@ -311,7 +311,7 @@ async def test_a_rule_that_denies_is_stronger_than_an_approval(database_url: str
 
 
 async def test_a_question_outlives_the_process_and_asks_the_model_nothing_again(database_url: str) -> None:
-    tool = scripted.echo("run")
+    tool = scripted_tools.echo("run")
     async with open_house(database_url, script=in_turn(*SCRIPT), tools=[tool]) as house:
         await house.set("approvals", ASK_RUN)
         chat_id = await asked(house)
@@ -325,7 +325,7 @@ async def test_a_question_outlives_the_process_and_asks_the_model_nothing_again(
 
 
 async def test_an_approved_call_that_a_crash_cut_off_runs_on_without_another_question(database_url: str) -> None:
-    tool = scripted.hanging("run", replay=Replay.TOKEN)
+    tool = scripted_tools.hanging("run", replay=Replay.TOKEN)
     async with open_house(database_url, script=in_turn(*SCRIPT), tools=[tool]) as house:
         await house.set("approvals", ASK_RUN)
         chat_id = await asked(house)
@@ -343,7 +343,7 @@ async def test_an_approved_call_that_a_crash_cut_off_runs_on_without_another_que
 
 
 async def test_an_approved_call_with_a_ledger_runs_once_although_its_process_dies(database_url: str) -> None:
-    tool = scripted.hanging("run", replay=Replay.LEDGER)
+    tool = scripted_tools.hanging("run", replay=Replay.LEDGER)
     async with open_house(database_url, script=in_turn(*SCRIPT), tools=[tool]) as house:
         await house.set("approvals", ASK_RUN)
         chat_id = await asked(house)
@@ -362,7 +362,7 @@ async def test_an_approved_call_with_a_ledger_runs_once_although_its_process_die
 
 
 async def test_an_interrupt_closes_the_question(database_url: str) -> None:
-    tool = scripted.echo("run")
+    tool = scripted_tools.echo("run")
     async with open_house(database_url, script=in_turn(*SCRIPT), tools=[tool]) as house:
         await house.set("approvals", ASK_RUN)
         chat_id = await asked(house)
@@ -377,7 +377,7 @@ async def test_an_interrupt_closes_the_question(database_url: str) -> None:
 
 
 async def test_a_message_that_interrupts_and_an_edit_close_the_question(database_url: str) -> None:
-    tool = scripted.echo("run")
+    tool = scripted_tools.echo("run")
     script = in_turn(SCRIPT[0], SCRIPT[0], (Say("done"),))
     async with open_house(database_url, script=script, tools=[tool]) as house:
         await house.set("approvals", ASK_RUN)
@@ -394,7 +394,7 @@ async def test_a_message_that_interrupts_and_an_edit_close_the_question(database
 
 
 async def test_a_message_that_waits_leaves_the_question_open(database_url: str) -> None:
-    tool = scripted.echo("run")
+    tool = scripted_tools.echo("run")
     async with open_house(database_url, script=in_turn(*SCRIPT), tools=[tool]) as house:
         await house.set("approvals", ASK_RUN)
         chat_id = await asked(house)
@@ -407,7 +407,7 @@ async def test_a_message_that_waits_leaves_the_question_open(database_url: str) 
 
 
 async def test_a_deadline_closes_the_question_where_one_is_set(database_url: str) -> None:
-    tool = scripted.echo("run")
+    tool = scripted_tools.echo("run")
     async with open_house(database_url, script=in_turn(*SCRIPT), tools=[tool]) as house:
         await house.set("approvals", {**ASK_RUN, "timeout_seconds": 3600})
         chat_id = await house.ask()
@@ -434,7 +434,7 @@ async def pass_deadline(house: House, chat_id: ChatId) -> None:
 
 @pytest.mark.parametrize("count", [3])
 async def test_chats_that_wait_for_people_take_no_slots(database_url: str, count: int) -> None:
-    tools: Sequence[ScriptedTool] = [scripted.echo("run"), scripted.echo("look")]
+    tools: Sequence[ScriptedTool] = [scripted_tools.echo("run"), scripted_tools.echo("look")]
     async with open_house(database_url, script=(CallTool("run", {"command": "ls"}),), tools=tools) as house:
         await house.set("chats", {"running_roots": 1})
         await house.set("approvals", ASK_RUN)

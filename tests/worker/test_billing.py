@@ -17,8 +17,8 @@ from rookery.store.models.model_configs import ModelConfig
 from rookery.store.models.usage import CallStatus, Entry, KeySource, record_call
 from rookery.testing.clock import FakeClock
 from rookery.worker import billing
+from rookery.worker.background_tasks import InFlight
 from rookery.worker.billing import Ledger
-from rookery.worker.inflight import InFlight
 from tests.store.machine.proxy import Fault, Proxy
 from tests.store.models import Nest, open_nest
 

@@ -22,7 +22,7 @@ from rookery.store.authorized.store import Store
 from rookery.store.chats import retention
 from rookery.store.db.hints import WatchKind
 from rookery.testing.clock import FakeClock
-from rookery.worker.purging import ChatPurge, FilePurge, Removed
+from rookery.worker.purge_jobs import ChatPurge, FilePurge, Removed
 from rookery.worker.stats import WorkerStats
 from tests.store.machine.rig import Rig, make_rig
 from tests.waiting import until

@@ -13,14 +13,14 @@ from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.parts import ToolCall, ToolResult
 from rookery.domain.chat.prompt_parts import PromptText
 from rookery.domain.chat.states import Status
+from rookery.live.part_buffer import EpisodeKey
 from rookery.llm.scripted import CallTool, Count, Fail, Pause, Say, Script, Step, Wait
 from rookery.llm.types import Call, ErrorKind, Purpose, Usage
-from rookery.loop import scripted
 from rookery.models import cost
 from rookery.store.models import context_windows
 from rookery.store.settings.settings import write_user_setting
 from rookery.testing import FakeClock
-from rookery.worker.parts import EpisodeKey
+from tests import scripted_tools
 from tests.waiting import until
 from tests.worker.house import House, in_turn, open_house
 
@@ -79,7 +79,9 @@ async def test_threshold_decides(threshold: int, tokens: int, is_compacted: bool
 
 async def test_threshold_of_the_user_wins(database_url: str) -> None:
     script = by_purpose((read(700), CallTool("read")), (read(1), Say("done")))
-    async with open_house(database_url, script=script, tools=[scripted.echo("read")], context_limit=1_000) as house:
+    async with open_house(
+        database_url, script=script, tools=[scripted_tools.echo("read")], context_limit=1_000
+    ) as house:
         async with house.database.api.acquire() as conn:
             await write_user_setting(conn, house.user, key="compaction_thresholds", value={str(house.model): 95})
         await answered(house)
@@ -91,7 +93,9 @@ async def test_threshold_of_the_user_wins(database_url: str) -> None:
 async def test_huge_result_is_noticed_before_it_is_sent(tokens: int, is_compacted: bool, database_url: str) -> None:
     # It takes 5,461 tokens: 16 KiB, which every result may have, at three bytes a token.
     script = by_purpose((read(tokens), CallTool("huge")), (Say("done"),))
-    async with open_house(database_url, script=script, tools=[scripted.huge(30_000)], context_limit=15_000) as house:
+    async with open_house(
+        database_url, script=script, tools=[scripted_tools.huge(30_000)], context_limit=15_000
+    ) as house:
         await answered(house)
 
         assert purposes(house) == (["turn", "compaction", "turn"] if is_compacted else ["turn", "turn"])
@@ -99,7 +103,9 @@ async def test_huge_result_is_noticed_before_it_is_sent(tokens: int, is_compacte
 
 async def test_stricter_limit_of_the_summarising_model_counts(database_url: str) -> None:
     script = by_purpose((read(700), CallTool("read")), (read(1), Say("done")))
-    async with open_house(database_url, script=script, tools=[scripted.echo("read")], context_limit=100_000) as house:
+    async with open_house(
+        database_url, script=script, tools=[scripted_tools.echo("read")], context_limit=100_000
+    ) as house:
         small = await house.sql(
             "INSERT INTO model_configs (provider_id, model, context_limit)"
             " SELECT provider_id, 'small', 1000 FROM model_configs WHERE id = $1 RETURNING id",
@@ -125,7 +131,9 @@ async def test_listed_window_of_the_summarising_model_counts(
 ) -> None:
     monkeypatch.setattr(cost, "list_window", lambda provider_type, model: 1000 if model == "small" else None)
     script = by_purpose((read(700), CallTool("read")), (read(1), Say("done")))
-    async with open_house(database_url, script=script, tools=[scripted.echo("read")], context_limit=100_000) as house:
+    async with open_house(
+        database_url, script=script, tools=[scripted_tools.echo("read")], context_limit=100_000
+    ) as house:
         small = await house.sql(
             "INSERT INTO model_configs (provider_id, model, context_limit)"
             " SELECT provider_id, 'small', 100000 FROM model_configs WHERE id = $1 RETURNING id",
@@ -156,7 +164,9 @@ async def test_finished_turn_is_never_compacted_unasked(database_url: str) -> No
 
 async def test_three_rows_are_committed_at_once_and_the_turn_goes_on(database_url: str) -> None:
     script = by_purpose((read(900), CallTool("read")), (read(1), Say("done")))
-    async with open_house(database_url, script=script, tools=[scripted.echo("read")], context_limit=1_000) as house:
+    async with open_house(
+        database_url, script=script, tools=[scripted_tools.echo("read")], context_limit=1_000
+    ) as house:
         chat_id = await answered(house, "please read this for me")
 
         rows = await house.rows(chat_id, "role, visibility, compressed, revision, input_tokens")
@@ -182,7 +192,7 @@ async def test_running_summary_is_shown_and_a_crash_leaves_no_boundary(database_
     clock = FakeClock()
     script = by_purpose((read(900), CallTool("read")), (read(1), Say("done")), summary=(Say("In short"), Wait(60)))
     async with open_house(
-        database_url, script=script, tools=[scripted.echo("read")], context_limit=1_000, clock=clock
+        database_url, script=script, tools=[scripted_tools.echo("read")], context_limit=1_000, clock=clock
     ) as house:
         chat_id = await house.ask("hello")
         await clock.until_waiting("scripted-wait")
@@ -207,7 +217,7 @@ async def test_running_summary_is_shown_and_a_crash_leaves_no_boundary(database_
 async def test_summary_that_does_not_help_ends_the_turn_and_a_manual_one_recovers(database_url: str) -> None:
     full = (read(960), CallTool("read"))
     async with open_house(
-        database_url, script=by_purpose(full), tools=[scripted.echo("read")], context_limit=1_000
+        database_url, script=by_purpose(full), tools=[scripted_tools.echo("read")], context_limit=1_000
     ) as house:
         chat_id = await house.ask("hello")
         error = await house.error(chat_id)
@@ -270,7 +280,7 @@ async def test_queued_message_is_answered_after_a_manual_summary(database_url: s
 
 async def test_prompt_that_the_provider_finds_too_long_is_summarised_once(database_url: str) -> None:
     script = by_purpose((CallTool("read"),), (OVERFLOW,), (Say("done"),))
-    async with open_house(database_url, script=script, tools=[scripted.echo("read")]) as house:
+    async with open_house(database_url, script=script, tools=[scripted_tools.echo("read")]) as house:
         chat_id = await answered(house)
 
         assert purposes(house) == ["turn", "turn", "compaction", "turn"]
@@ -280,7 +290,7 @@ async def test_prompt_that_the_provider_finds_too_long_is_summarised_once(databa
 
 async def test_overflow_of_what_cannot_be_made_shorter_is_final(database_url: str) -> None:
     script = by_purpose((CallTool("read"),), (OVERFLOW,))
-    async with open_house(database_url, script=script, tools=[scripted.echo("read")]) as house:
+    async with open_house(database_url, script=script, tools=[scripted_tools.echo("read")]) as house:
         chat_id = await house.ask("hello")
 
         error = await house.error(chat_id)
@@ -303,7 +313,9 @@ async def test_short_message_that_is_refused_as_too_long_is_told_so_without_a_se
 
 async def test_summariser_that_is_overrun_itself_fails_once(database_url: str) -> None:
     script = by_purpose((read(960), CallTool("read")), summary=(OVERFLOW,))
-    async with open_house(database_url, script=script, tools=[scripted.echo("read")], context_limit=1_000) as house:
+    async with open_house(
+        database_url, script=script, tools=[scripted_tools.echo("read")], context_limit=1_000
+    ) as house:
         chat_id = await house.ask("hello")
 
         error = await house.error(chat_id)
@@ -315,7 +327,9 @@ async def test_summariser_that_is_overrun_itself_fails_once(database_url: str) -
 
 async def test_failed_summary_ends_the_turn_where_there_is_no_room(database_url: str) -> None:
     script = by_purpose((read(950), CallTool("read")), summary=(Say(" "),))
-    async with open_house(database_url, script=script, tools=[scripted.echo("read")], context_limit=1_000) as house:
+    async with open_house(
+        database_url, script=script, tools=[scripted_tools.echo("read")], context_limit=1_000
+    ) as house:
         chat_id = await house.ask("hello")
 
         await house.error(chat_id)
@@ -327,7 +341,9 @@ async def test_failed_summary_ends_the_turn_where_there_is_no_room(database_url:
 async def test_turn_goes_on_without_its_summary_while_there_is_room(database_url: str) -> None:
     steps = [(read(900), CallTool("read"))] * 2
     script = by_purpose(*steps, (read(910), Say("done")), summary=(Say(" "),))
-    async with open_house(database_url, script=script, tools=[scripted.echo("read")], context_limit=1_000) as house:
+    async with open_house(
+        database_url, script=script, tools=[scripted_tools.echo("read")], context_limit=1_000
+    ) as house:
         chat_id = await answered(house)
 
         assert (await house.chat(chat_id)).status == Status.WAITING
@@ -342,7 +358,9 @@ async def test_turn_goes_on_without_its_summary_while_there_is_room(database_url
 async def test_summary_that_left_little_room_lets_the_turn_go_on(database_url: str) -> None:
     full = (read(900), CallTool("read"))
     script = by_purpose(full, full, (read(910), Say("done")))
-    async with open_house(database_url, script=script, tools=[scripted.echo("read")], context_limit=1_000) as house:
+    async with open_house(
+        database_url, script=script, tools=[scripted_tools.echo("read")], context_limit=1_000
+    ) as house:
         chat_id = await answered(house)
 
         assert purposes(house) == ["turn", "compaction", "turn", "turn"]
@@ -372,7 +390,7 @@ async def test_pending_message_is_carried_word_for_word_behind_a_summary_asked_f
 async def test_long_message_of_the_running_turn_is_carried_whole(database_url: str) -> None:
     order = "".join(f"{number}. do it\n" for number in range(9_000))
     script = by_purpose((read(90_000), CallTool("read")), (read(1), Say("done")))
-    async with open_house(database_url, script=script, tools=[scripted.echo("read")]) as house:
+    async with open_house(database_url, script=script, tools=[scripted_tools.echo("read")]) as house:
         await answered(house, order)
 
         assert purposes(house) == ["turn", "compaction", "turn"]
@@ -381,7 +399,9 @@ async def test_long_message_of_the_running_turn_is_carried_whole(database_url: s
 
 async def test_summary_that_cannot_be_stored_is_shown_counted_and_made_again(database_url: str) -> None:
     script = by_purpose((read(900), CallTool("read")), (read(900), CallTool("read")), (read(1), Say("done")))
-    async with open_house(database_url, script=script, tools=[scripted.echo("read")], context_limit=1_000) as house:
+    async with open_house(
+        database_url, script=script, tools=[scripted_tools.echo("read")], context_limit=1_000
+    ) as house:
         # The database refuses the first boundary.
         for statement in (
             "CREATE SEQUENCE boundaries",
@@ -412,7 +432,9 @@ async def test_throttled_summary_is_tried_again(database_url: str) -> None:
         assert callable(turns)
         return next(tries) if call.purpose is Purpose.COMPACTION else turns(call)
 
-    async with open_house(database_url, script=script, tools=[scripted.echo("read")], context_limit=1_000) as house:
+    async with open_house(
+        database_url, script=script, tools=[scripted_tools.echo("read")], context_limit=1_000
+    ) as house:
         chat_id = await answered(house)
 
         assert (await house.story(chat_id))[-1] == ("assistant", "done")
@@ -443,7 +465,9 @@ async def test_broken_override_fails_only_turns_that_compact(database_url: str) 
 
 async def test_summary_call_offers_the_same_tools_and_takes_no_calls(database_url: str) -> None:
     script = by_purpose((read(900), CallTool("read")), (read(1), Say("done")))
-    async with open_house(database_url, script=script, tools=[scripted.echo("read")], context_limit=1_000) as house:
+    async with open_house(
+        database_url, script=script, tools=[scripted_tools.echo("read")], context_limit=1_000
+    ) as house:
         await answered(house)
         await until(lambda: len(house.calls) == 3)
 

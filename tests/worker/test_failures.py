@@ -18,8 +18,8 @@ from rookery.llm.wire import PromptInvalid
 from rookery.models.secrets import SecretsError
 from rookery.runtime.clock import DeadlineExceeded
 from rookery.store.models.errors import ModelUnusable, NoDefaultModel, SpendLimitReached, Unusable
-from rookery.worker import failures
-from rookery.worker.failures import Classified, StepFailed, classify
+from rookery.worker import error_classification
+from rookery.worker.error_classification import Classified, StepFailed, classify
 from tests.worker.answered import AGAIN, OVERFLOW, UNKNOWN, Answered, verdict
 
 NOW = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -59,7 +59,7 @@ def test_people_read_what_happened(failure: BaseException, message: str) -> None
 
 def test_provider_without_a_name_is_the_ai_provider() -> None:
     assert classify(Answered(status=529)).message == "The AI provider has no capacity right now."
-    assert failures.of_kind(ErrorKind.MISSING_KEY).message.startswith("No API key for the AI provider.")
+    assert error_classification.of_kind(ErrorKind.MISSING_KEY).message.startswith("No API key for the AI provider.")
     assert classify(Answered(status=529), "acme").message == "acme has no capacity right now."
 
 
@@ -73,14 +73,14 @@ def test_provider_without_a_name_is_the_ai_provider() -> None:
     ],
 )
 def test_some_kinds_are_set_directly(kind: ErrorKind, category: str | None, message: str, retryable: bool) -> None:
-    failure = failures.of_kind(kind, "Acme", category=category, detail="said\nso")
+    failure = error_classification.of_kind(kind, "Acme", category=category, detail="said\nso")
 
     assert (failure.kind, failure.message, failure.retryable, failure.detail) == (kind, message, retryable, "said so")
 
 
 def test_every_kind_has_a_message() -> None:
     for kind in ErrorKind:
-        assert "{" not in failures.of_kind(kind, "Acme").message
+        assert "{" not in error_classification.of_kind(kind, "Acme").message
 
 
 # Detail
@@ -202,7 +202,7 @@ def test_what_happened_before_an_exception_does_not_explain_it() -> None:
 
 
 def test_failure_that_was_set_directly_is_kept() -> None:
-    failure = failures.of_kind(ErrorKind.MISSING_KEY)
+    failure = error_classification.of_kind(ErrorKind.MISSING_KEY)
 
     assert classify(StepFailed(failure)) == failure
     assert classify(StepFailed(failure), "Acme") == msgspec.structs.replace(failure, provider="Acme")
@@ -298,7 +298,7 @@ def test_our_own_errors_speak_for_themselves() -> None:
 
 
 def test_last_error_holds_everything_people_need() -> None:
-    stored = failures.last_error(classify(Answered("x", status=401, body={"message": "Bad key."}), "Acme"))
+    stored = error_classification.last_error(classify(Answered("x", status=401, body={"message": "Bad key."}), "Acme"))
 
     assert msgspec.to_builtins(stored) == {
         "message": "Acme refused our credentials. Check key and permissions.",
@@ -313,7 +313,7 @@ def test_last_error_holds_everything_people_need() -> None:
 def test_retry_state_says_when_and_names_no_remedy() -> None:
     error = provider_error(status=429)
 
-    stored = failures.retry_state(classify(error), attempt=1, delay=timedelta(seconds=1.1), now=NOW)
+    stored = error_classification.retry_state(classify(error), attempt=1, delay=timedelta(seconds=1.1), now=NOW)
 
     assert msgspec.to_builtins(stored) == {
         "attempt": 1,
@@ -329,7 +329,7 @@ def test_retry_state_says_when_and_names_no_remedy() -> None:
 def test_wait_beyond_the_servers_patience_is_final() -> None:
     failure = classify(provider_error(retry_after=timedelta(minutes=5), detail="slow down"))
 
-    final = failures.not_waited_for(failure, now=NOW)
+    final = error_classification.not_waited_for(failure, now=NOW)
 
     assert not final.retryable
     assert final.detail == "Possible again at 2030-01-02 03:09 UTC. slow down"
@@ -348,6 +348,6 @@ def test_wait_beyond_the_servers_patience_is_final() -> None:
 def test_limit_of_bytes_is_told_from_a_window_that_is_full(
     status: int | None, codes: tuple[str, ...], text: str, is_limit: bool
 ) -> None:
-    failure = failures.classify(errors.classify("Acme", status, codes=codes, text=text))
+    failure = error_classification.classify(errors.classify("Acme", status, codes=codes, text=text))
 
     assert (failure.context_overflow, failure.byte_limit) == (True, is_limit)

@@ -15,10 +15,10 @@ from rookery.domain.chat.prompt_parts import PromptText
 from rookery.domain.chat.states import Status
 from rookery.llm.scripted import CallTool, Fail, Say, Step
 from rookery.llm.types import Call, ErrorKind
-from rookery.loop.scripted import ScriptedTool
-from rookery.loop.tools import ToolCall, ToolContext, ToolOutput
+from rookery.loop.tool import ToolCall, ToolContext, ToolOutput
 from rookery.worker.config import WorkerConfig
 from rookery.worker.worker import Worker
+from tests.scripted_tools import ScriptedTool
 from tests.waiting import until
 from tests.worker.house import GatedToolbox, House, open_house
 

@@ -16,10 +16,10 @@ import pytest
 
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import Status
-from rookery.loop import scripted
+from rookery.live.limits import PartLimits
 from rookery.testing.fake_completions import Answer, FakeCall, FakeCompletions, Style, events
 from rookery.testing.fake_server import Scenario, failure
-from rookery.worker.part_limits import PartLimits
+from tests import scripted_tools
 from tests.waiting import until
 from tests.worker.house import House, open_house
 
@@ -62,7 +62,7 @@ async def test_finished_turn_leaves_nothing_to_the_garbage_collector(
     turn: Callable[[House, FakeCompletions], Awaitable[ChatId]], database_url: str
 ) -> None:
     fake = FakeCompletions()
-    tools = [scripted.echo("look")]
+    tools = [scripted_tools.echo("look")]
     async with fake.listening() as url, open_house(database_url, server=url, tools=tools) as house:
         await finish(house, await turn(house, fake))
         with found_garbage() as found:

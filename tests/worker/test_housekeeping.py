@@ -32,7 +32,7 @@ from rookery.worker.housekeeping import (
     SearchBackfill,
     UsageRollUp,
 )
-from rookery.worker.purging import Removed
+from rookery.worker.purge_jobs import Removed
 from rookery.worker.stats import WorkerStats
 from tests.store.machine.rig import Rig, assistant, make_rig
 from tests.waiting import until

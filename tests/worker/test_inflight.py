@@ -9,7 +9,7 @@ from contextvars import ContextVar
 import pytest
 
 from rookery.testing.clock import FakeClock
-from rookery.worker.inflight import InFlight
+from rookery.worker.background_tasks import InFlight
 
 FIELD: ContextVar[str] = ContextVar("FIELD", default="unset")
 

@@ -15,12 +15,12 @@ from rookery.domain.chat.states import Status
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.llm.scripted import CallTool, Count, Fail, Say, Step, Think, Wait
 from rookery.llm.types import ErrorKind, Usage
-from rookery.loop import scripted
-from rookery.loop.tools import CancelReason, ToolContext, ToolOutput
-from rookery.loop.tools import ToolCall as Called
+from rookery.loop.tool import CancelReason, ToolContext, ToolOutput
+from rookery.loop.tool import ToolCall as Called
 from rookery.store import machine
 from rookery.testing import FakeClock
 from rookery.worker import interrupt as interrupt_work
+from tests import scripted_tools
 from tests.waiting import until
 from tests.worker.house import GatedToolbox, House, in_turn, open_house
 
@@ -48,7 +48,7 @@ async def streaming(house: House, chat_id: ChatId) -> None:
 async def test_interrupted_answer_keeps(what: str, database_url: str) -> None:
     steps, kept = STREAMED[what]
     clock = FakeClock()
-    tools = [scripted.echo("read")]
+    tools = [scripted_tools.echo("read")]
     async with open_house(database_url, script=(Count(USAGE), *steps), tools=tools, clock=clock) as house:
         chat_id = await house.ask("hello")
         await streaming(house, chat_id)
@@ -72,7 +72,7 @@ async def test_interrupted_answer_keeps(what: str, database_url: str) -> None:
 
 
 async def test_interrupted_batch_keeps_what_its_tools_gave(database_url: str) -> None:
-    quick, hang = scripted.echo("quick"), scripted.hanging("hang")
+    quick, hang = scripted_tools.echo("quick"), scripted_tools.hanging("hang")
     script = (Say("both"), CallTool("hang"), CallTool("quick", {"a": 1}))
     async with open_house(database_url, script=script, tools=[quick, hang]) as house:
         chat_id = await house.ask("hello")
@@ -92,7 +92,7 @@ async def test_interrupted_batch_keeps_what_its_tools_gave(database_url: str) ->
 
 
 async def test_batch_of_a_local_and_a_client_call_ends_with_two_results(database_url: str) -> None:
-    hang = scripted.hanging("hang")
+    hang = scripted_tools.hanging("hang")
     dynamic = b'[{"name": "pick", "description": "", "input_schema": {"type": "object"}}]'
     script = (CallTool("pick"), CallTool("hang"))
     async with open_house(database_url, script=script, tools=[hang]) as house:
@@ -116,7 +116,7 @@ async def test_tool_reads_that_the_user_stopped_it(database_url: str) -> None:
             reasons.append(ctx.cancel_reason)
         raise AssertionError
 
-    tool = scripted.ScriptedTool("hang", behave)
+    tool = scripted_tools.ScriptedTool("hang", behave)
     async with open_house(database_url, script=(CallTool("hang"),), tools=[tool]) as house:
         chat_id = await house.ask("hello")
         await tool.started.wait()
@@ -129,7 +129,7 @@ async def test_tool_reads_that_the_user_stopped_it(database_url: str) -> None:
 
 async def test_deaf_tool_does_not_hold_up_the_stop(database_url: str) -> None:
     let_go = asyncio.Event()
-    tool = scripted.deaf(let_go)
+    tool = scripted_tools.deaf(let_go)
     async with open_house(database_url, script=(CallTool("deaf"),), tools=[tool]) as house:
         chat_id = await house.ask("hello")
         await tool.started.wait()
@@ -203,7 +203,7 @@ async def test_interrupted_summary_leaves_nothing(database_url: str) -> None:
 
 async def test_interrupt_without_a_draft_answers_what_is_open(database_url: str) -> None:
     """The replica that ran the step is gone; another one finishes the interruption."""
-    hang = scripted.hanging("hang")
+    hang = scripted_tools.hanging("hang")
     async with open_house(database_url, script=(CallTool("hang"),), tools=[hang]) as house:
         chat_id = await house.ask("hello")
         await hang.started.wait()

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from rookery.domain.chat.transitions import Transition
-from rookery.loop.tools import CancelReason
+from rookery.loop.tool import CancelReason
 from rookery.store import machine
 from rookery.worker.runner import Runner
 from rookery.worker.tasks import TaskKind

@@ -11,7 +11,7 @@ import pytest
 
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import Status
-from rookery.loop.tools import CancelReason
+from rookery.loop.tool import CancelReason
 from rookery.store import machine
 from rookery.store.machine import ChatState
 from rookery.worker.tasks import TaskKind

@@ -18,11 +18,11 @@ from rookery.domain.chat.retry_policy import RetryPolicy
 from rookery.domain.chat.states import Status
 from rookery.llm.scripted import CallTool, Fail, Say
 from rookery.llm.types import ErrorKind
-from rookery.loop import scripted
 from rookery.runtime.cache import CHAT_SECONDS, Cache
 from rookery.testing import FakeClock
 from rookery.testing.fake_completions import Answer, FakeCall, FakeCompletions
 from rookery.worker.memory import BUSY_TRIM_SECONDS, SWEEP_SECONDS, TRIM_SECONDS, Memory, trim_heap
+from tests import scripted_tools
 from tests.waiting import until
 from tests.worker.house import House, in_turn, open_house
 from tests.worker.test_actions import PICK
@@ -50,7 +50,7 @@ async def test_chat_at_rest_is_in_no_cache_after_its_age(database_url: str) -> N
 
 
 async def test_step_that_takes_minutes_finds_everything_in_the_caches(database_url: str) -> None:
-    fake, clock, minutes = FakeCompletions(), FakeClock(), scripted.slow(600, "build", deadline_seconds=3600)
+    fake, clock, minutes = FakeCompletions(), FakeClock(), scripted_tools.slow(600, "build", deadline_seconds=3600)
     fake.enqueue(Answer(calls=[FakeCall("build", "{}")]), Answer(text=WORDS))
     async with (
         fake.listening() as url,
@@ -173,7 +173,7 @@ async def test_chats_that_only_wait_do_not_keep_pages_from_being_given_back(
 ) -> None:
     clock, trims = FakeClock(), []
     monkeypatch.setattr("rookery.worker.memory.trim_heap", lambda: trims.append(clock.monotonic()))
-    tool = scripted.slow(TRIM_SECONDS * 3, "build")
+    tool = scripted_tools.slow(TRIM_SECONDS * 3, "build")
     script = in_turn((CallTool("pick"),), (Fail(ErrorKind.OVERLOADED),), (CallTool("build"),), (Say("Built."),))
     late = RetryPolicy(first_delay=timedelta(hours=1), max_delay=timedelta(hours=1))
     async with open_house(database_url, script=script, tools=[tool], clock=clock, retry=late) as house:

@@ -21,7 +21,7 @@ from rookery.domain.models.context_window import Learned, LearnedFrom
 from rookery.domain.models.options import ProviderType
 from rookery.llm.scripted import Count, Fail, Say, Wait
 from rookery.llm.types import Call, ErrorKind, Purpose, Usage
-from rookery.loop.tools import ToolOutput
+from rookery.loop.tool import ToolOutput
 from rookery.store import machine
 from rookery.store.chats import files
 from rookery.store.machine import ChatSpec

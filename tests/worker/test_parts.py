@@ -11,10 +11,9 @@ from msgspec import Raw
 
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.parts import File, HookContext, Reasoning, Source, Text, ToolCall, ToolResult
-from rookery.runtime.clock import SystemClock
-from rookery.worker.feeds import EndReason
-from rookery.worker.part_limits import PartLimits
-from rookery.worker.parts import (
+from rookery.live.feeds import EndReason
+from rookery.live.limits import PartLimits
+from rookery.live.part_buffer import (
     BufferClosed,
     EpisodeClosed,
     EpisodeExists,
@@ -22,6 +21,7 @@ from rookery.worker.parts import (
     EpisodeNotFound,
     PartBuffer,
 )
+from rookery.runtime.clock import SystemClock
 from tests.worker.parts_rig import KEY, OTHER, START, Rig, as_json, read, texts
 
 

@@ -9,10 +9,10 @@ from msgspec import Raw
 
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.parts import File, Part, Reasoning, Source, Text, ToolCall, ToolResult
-from rookery.worker import deltas
-from rookery.worker.feeds import MAX_BATCH_BYTES, MERGE_ABOVE_PARTS
-from rookery.worker.part_limits import PartLimits
-from rookery.worker.parts import FLUSHED_AT_ONCE, EpisodeFull, EpisodeKey
+from rookery.live import deltas
+from rookery.live.feeds import MAX_BATCH_BYTES, MERGE_ABOVE_PARTS
+from rookery.live.limits import PartLimits
+from rookery.live.part_buffer import FLUSHED_AT_ONCE, EpisodeFull, EpisodeKey
 from tests.worker.parts_rig import KEY, START, Rig, read, texts
 
 LATER = START + timedelta(seconds=1)

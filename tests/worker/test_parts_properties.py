@@ -17,11 +17,11 @@ from rookery.domain.chat.interrupted_step import LivePart
 from rookery.domain.chat.messages import NewMessage, Role, StepFigures
 from rookery.domain.chat.parts import File, Part, Reasoning, Source, Text, ToolCall, ToolResult
 from rookery.domain.chat.tool_calls import OpenCall
-from rookery.worker import deltas
-from rookery.worker.deltas import PartEvent
-from rookery.worker.feeds import EndReason, Subscription
-from rookery.worker.part_limits import PartLimits
-from rookery.worker.parts import EpisodeFull
+from rookery.live import deltas
+from rookery.live.deltas import PartEvent
+from rookery.live.feeds import EndReason, Subscription
+from rookery.live.limits import PartLimits
+from rookery.live.part_buffer import EpisodeFull
 from tests.worker.parts_rig import KEY, START, Rig, read, spoken
 
 LATER = START + timedelta(seconds=1)

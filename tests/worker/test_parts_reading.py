@@ -8,10 +8,10 @@ import pytest
 
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.parts import Source, Text
+from rookery.live import deltas
+from rookery.live.deltas import PartEvent
+from rookery.live.feeds import EndReason, Feed, Subscription
 from rookery.testing.clock import FakeClock
-from rookery.worker import deltas
-from rookery.worker.deltas import PartEvent
-from rookery.worker.feeds import EndReason, Feed, Subscription
 from tests.worker.parts_rig import KEY, OTHER, Rig, read, texts
 
 

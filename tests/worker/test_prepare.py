@@ -30,8 +30,7 @@ from rookery.llm.types import (
     Usage,
     Wire,
 )
-from rookery.loop import scripted
-from rookery.loop.tools import Attachment, ToolOutput
+from rookery.loop.tool import Attachment, ToolOutput
 from rookery.models import cost
 from rookery.models.directory import ReadyModel
 from rookery.runtime.clock import DeadlineExceeded
@@ -40,6 +39,7 @@ from rookery.store.chats import files
 from rookery.store.chats.step_reads import Step
 from rookery.store.settings.settings import write_user_setting
 from rookery.tools.turn import PlainToolbox, ToolsUnavailable, TurnTools
+from tests import scripted_tools
 from tests.waiting import until
 from tests.worker.house import House, in_turn, open_house
 
@@ -263,7 +263,7 @@ async def _attach(house: House, count: int) -> tuple[Attachment, ...]:
 async def test_attachments_of_tools_are_linked_as_far_as_the_chat_can_have_them(
     count: int, linked: int, database_url: str
 ) -> None:
-    tool = scripted.ScriptedTool("make", lambda *_: made())
+    tool = scripted_tools.ScriptedTool("make", lambda *_: made())
 
     async def made() -> ToolOutput:
         return ToolOutput("made", attachments=await _attach(house, count))

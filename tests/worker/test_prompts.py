@@ -14,7 +14,7 @@ from rookery.domain.chat.parts import Text
 from rookery.domain.chat.prompt import PromptBuilder, PromptRow
 from rookery.store.chats.step_reads import LoadedHistory
 from rookery.worker.prepare import assessed_rows
-from rookery.worker.prompts import PromptCache
+from rookery.worker.prompt_cache import PromptCache
 from tests.chat.prompt_rows import CHAT, CLAUDE, EVERYTHING, WRITERS, boundary, row, system, user
 
 ROOM = 100_000

@@ -16,7 +16,7 @@ from rookery.store.people import audit, one_time_links, sessions, tokens
 from rookery.store.people.audit import Event
 from rookery.store.people.one_time_links import LinkKind
 from rookery.testing.clock import FakeClock
-from rookery.worker.purging import AuditPurge, AuthPurge, Removed, ToolRunPurge
+from rookery.worker.purge_jobs import AuditPurge, AuthPurge, Removed, ToolRunPurge
 from rookery.worker.stats import WorkerStats
 from tests.store.accounts import person
 from tests.store.machine.rig import Rig, make_rig

@@ -14,7 +14,7 @@ from rookery.domain.chat.chat import RetryState
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import State, Status
 from rookery.domain.chat.transitions import BusyBehavior, Transition
-from rookery.loop.tools import CancelReason
+from rookery.loop.tool import CancelReason
 from rookery.store import machine
 from rookery.store.db.hints import ChatHint, OwnershipHint
 from rookery.store.machine import ChatState

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import Status
-from rookery.loop.tools import CancelReason
+from rookery.loop.tool import CancelReason
 from rookery.store.db.pubsub import Bus
 from rookery.store.machine import ChatState, Machine
 from rookery.testing.clock import FakeClock

@@ -11,14 +11,14 @@ from rookery.domain.chat.states import Status
 from rookery.domain.chat.system_blocks import Mode
 from rookery.llm.scripted import CallTool, Fail, Say, Wait
 from rookery.llm.types import ErrorKind
-from rookery.loop import scripted
-from rookery.loop.tools import CancelReason, ToolContext, ToolOutput
-from rookery.loop.tools import ToolCall as Called
+from rookery.loop.tool import CancelReason, ToolContext, ToolOutput
+from rookery.loop.tool import ToolCall as Called
 from rookery.store.chats.step_reads import Step as LoadedStep
 from rookery.store.db.hints import OwnershipHint
 from rookery.testing import FakeClock
 from rookery.tools.turn import PlainToolbox, ToolsUnavailable, TurnTools
-from rookery.worker import shielded
+from rookery.worker import commit_shield
+from tests import scripted_tools
 from tests.waiting import until
 from tests.worker.house import House, in_turn, open_house
 
@@ -35,7 +35,7 @@ async def test_step_that_ends_within_the_drain_is_committed_and_another_replica_
         await release.wait()
         return ToolOutput("held")
 
-    tool = scripted.ScriptedTool("hold", behave)
+    tool = scripted_tools.ScriptedTool("hold", behave)
     script = in_turn((CallTool("hold"),), (Say("done"),))
     # Time stands still: the other one goes on because it is told, not because it looks now and then.
     async with open_house(database_url, script=script, tools=[tool], clock=FakeClock()) as house:
@@ -109,7 +109,7 @@ async def test_tool_reads_that_its_process_stops(database_url: str) -> None:
             reasons.append(ctx.cancel_reason)
         raise AssertionError
 
-    tool = scripted.ScriptedTool("hang", behave)
+    tool = scripted_tools.ScriptedTool("hang", behave)
     async with open_house(database_url, script=(CallTool("hang"),), tools=[tool]) as house:
         await house.ask("hello")
         await tool.started.wait()
@@ -121,7 +121,7 @@ async def test_tool_reads_that_its_process_stops(database_url: str) -> None:
 
 async def test_deaf_tool_does_not_keep_others_from_the_chat_of_a_process_that_stops(database_url: str) -> None:
     clock, let_go = FakeClock(), asyncio.Event()
-    tool = scripted.deaf(let_go)
+    tool = scripted_tools.deaf(let_go)
     async with open_house(database_url, script=(CallTool("deaf"),), tools=[tool], clock=clock) as house:
         chat_id = await house.ask("hello")
         await tool.started.wait()
@@ -191,7 +191,7 @@ async def test_work_that_is_seen_through_ends_before_its_cancellation() -> None:
         await gate.wait()
         ended.set()
 
-    task = asyncio.create_task(shielded.to_the_end(work()))
+    task = asyncio.create_task(commit_shield.to_the_end(work()))
     await asyncio.sleep(0)
     for _ in range(3):
         task.cancel()
@@ -211,9 +211,9 @@ async def test_work_that_is_seen_through_gives_its_result_or_its_error() -> None
     async def fail() -> None:
         raise KeyError("x")
 
-    assert await shielded.to_the_end(give()) == 7
+    assert await commit_shield.to_the_end(give()) == 7
     with pytest.raises(KeyError):
-        await shielded.to_the_end(fail())
+        await commit_shield.to_the_end(fail())
 
 
 async def test_commit_that_meets_a_cancellation_is_never_lost(database_url: str) -> None:

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rookery.llm.types import ErrorKind
-from rookery.worker import failures
-from rookery.worker.failures import classify
+from rookery.worker import error_classification
+from rookery.worker.error_classification import classify
 from tests.worker.answered import (
     AGAIN,
     AUTH,
@@ -452,5 +452,5 @@ def test_everything_is_classified_and_always_the_same(words: list[str], status: 
     assert first == classify(failure, "Acme", now=NOW)
     assert first.message.endswith(".")
     assert first.detail is None or 0 < len(first.detail) <= 500
-    assert failures.last_error(first).message == first.message
+    assert error_classification.last_error(first).message == first.message
     assert not (first.retryable and first.context_overflow)

@@ -13,13 +13,13 @@ from rookery.domain.chat.errors import ChatNotFound, StaleFence, TransitionNotAl
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import State, Status
 from rookery.domain.chat.transitions import Transition
-from rookery.loop.tools import CancelReason
+from rookery.loop.tool import CancelReason
 from rookery.store import machine
 from rookery.store.chats.step_reads import read_fenced
 from rookery.store.db.errors import CommitOutcomeUnknown, DatabaseUnavailable, LockTimeout
 from rookery.store.machine import ChatState, Machine, Tx
 from rookery.testing.clock import FakeClock
-from rookery.worker import shielded
+from rookery.worker import commit_shield
 from rookery.worker.config import WorkerConfig
 from rookery.worker.stats import WorkerStats
 from rookery.worker.tasks import (
@@ -559,7 +559,7 @@ async def test_task_that_waits_with_its_commit_leaves_when_it_is_told_to(rig: Ri
     bench.is_present = False
 
     async def work(handle: TaskHandle) -> None:
-        await shielded.to_the_end(commit(handle, "done"))
+        await commit_shield.to_the_end(commit(handle, "done"))
 
     record = bench.start(work)
     await bench.clock.until_waiting("presence-wait")

@@ -22,7 +22,7 @@ from rookery.store.chats.files import Origin
 from rookery.store.db.hints import WatchKind
 from rookery.store.models import usage
 from rookery.store.models.usage import CallStatus, Entry, KeySource
-from rookery.worker import titling
+from rookery.worker import titles as worker_titles
 from tests.store.machine.rig import assistant
 from tests.worker.titling_rig import Desk, open_desk, saying
 
@@ -165,9 +165,9 @@ def test_pasted_text_is_cut_in_bytes_and_characters() -> None:
     }
     content = (File(media_type="text/plain", file_id=one), File(media_type="application/json", file_id=two))
 
-    text = titling.pasted_text(content, stored)
+    text = worker_titles.pasted_text(content, stored)
 
-    assert text == "ä" * titling.MAX_PASTED_CHARS + " {}"
+    assert text == "ä" * worker_titles.MAX_PASTED_CHARS + " {}"
 
 
 async def test_chat_that_has_a_name_keeps_it_unasked(desk: Desk) -> None:

@@ -18,13 +18,13 @@ from rookery.domain.chat.states import State, Status
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.llm.scripted import CallTool, Count, Fail, Pause, Say, Step, Think, Truncate, Wait
 from rookery.llm.types import Call, ErrorKind, Usage
-from rookery.loop import scripted
 from rookery.loop.config import LoopConfig
-from rookery.loop.tools import Replay, ToolOutput
+from rookery.loop.tool import Replay, ToolOutput
 from rookery.models.resolve import FALLBACK_ATTEMPTS
 from rookery.store import machine
 from rookery.store.machine import Machine, Tx
 from rookery.testing import FakeClock
+from tests import scripted_tools
 from tests.waiting import until
 from tests.worker.house import LABEL, STILL, GatedToolbox, House, in_turn, open_house
 
@@ -77,7 +77,7 @@ async def test_answer_carries_its_figures_and_its_bill(database_url: str) -> Non
 
 async def test_messages_wait_in_the_queue_and_are_answered_in_order(database_url: str) -> None:
     release = asyncio.Event()
-    tool = scripted.ScriptedTool("hold", lambda *_: _after(release))
+    tool = scripted_tools.ScriptedTool("hold", lambda *_: _after(release))
     script = in_turn((CallTool("hold"),), (Say("one"),), (Say("two"),), (Say("three"),))
     async with open_house(database_url, script=script, tools=[tool]) as house:
         chat_id = await house.ask("first")
@@ -94,7 +94,7 @@ async def test_messages_wait_in_the_queue_and_are_answered_in_order(database_url
 
 async def test_steering_message_is_heard_at_the_next_step(database_url: str) -> None:
     release = asyncio.Event()
-    tool = scripted.ScriptedTool("hold", lambda *_: _after(release))
+    tool = scripted_tools.ScriptedTool("hold", lambda *_: _after(release))
     script = in_turn((CallTool("hold"),), (Say("as you wish"),))
     async with open_house(database_url, script=script, tools=[tool]) as house:
         chat_id = await house.ask("go on")
@@ -130,10 +130,10 @@ async def test_parallel_calls_are_answered_once_and_in_their_order(database_url:
         return ToolOutput("met")
 
     tools = [
-        scripted.ScriptedTool("left", lambda *_: meet(first, second)),
-        scripted.ScriptedTool("right", lambda *_: meet(second, first)),
-        scripted.failing(ValueError("broken"), "raise"),
-        scripted.echo("serial", serial=True),
+        scripted_tools.ScriptedTool("left", lambda *_: meet(first, second)),
+        scripted_tools.ScriptedTool("right", lambda *_: meet(second, first)),
+        scripted_tools.failing(ValueError("broken"), "raise"),
+        scripted_tools.echo("serial", serial=True),
     ]
     calls = ("serial", "left", "raise", "nobody", "right")
     script = in_turn(tuple(CallTool(name) for name in calls), (Say("done"),))
@@ -156,7 +156,7 @@ async def test_parallel_calls_are_answered_once_and_in_their_order(database_url:
 
 
 async def test_exclusive_tool_runs_alone_or_not_at_all(database_url: str) -> None:
-    advisor, read = scripted.echo("advisor", exclusive=True), scripted.echo("read")
+    advisor, read = scripted_tools.echo("advisor", exclusive=True), scripted_tools.echo("read")
     script = in_turn((CallTool("advisor"), CallTool("read")), (CallTool("advisor"),), (Say("done"),))
     async with open_house(database_url, script=script, tools=[advisor, read]) as house:
         chat_id = await house.ask("hello")
@@ -169,11 +169,11 @@ async def test_exclusive_tool_runs_alone_or_not_at_all(database_url: str) -> Non
 
 
 BAD_TOOLS = {
-    "raises": (scripted.failing(RuntimeError("no way"), "bad"), "no way"),
-    "raises what it should not": (scripted.failing(GeneratorExit(), "bad"), "GeneratorExit"),
-    "is cancelled by a library": (scripted.failing(asyncio.CancelledError(), "bad"), "cancelled"),
-    "gives no UTF-8": (scripted.garbled("bad"), "good"),
-    "gives fifty megabytes": (scripted.huge(50_000_000, "bad"), "xxxx"),
+    "raises": (scripted_tools.failing(RuntimeError("no way"), "bad"), "no way"),
+    "raises what it should not": (scripted_tools.failing(GeneratorExit(), "bad"), "GeneratorExit"),
+    "is cancelled by a library": (scripted_tools.failing(asyncio.CancelledError(), "bad"), "cancelled"),
+    "gives no UTF-8": (scripted_tools.garbled("bad"), "good"),
+    "gives fifty megabytes": (scripted_tools.huge(50_000_000, "bad"), "xxxx"),
 }
 
 
@@ -195,7 +195,7 @@ async def test_turn_goes_on_after_a_tool_that(kind: str, database_url: str) -> N
 @pytest.mark.parametrize("is_deaf", [False, True])
 async def test_tool_that_hangs_is_stopped_at_its_deadline(is_deaf: bool, database_url: str) -> None:
     clock, let_go = FakeClock(), asyncio.Event()
-    tool = scripted.deaf(let_go, "bad") if is_deaf else scripted.hanging("bad")
+    tool = scripted_tools.deaf(let_go, "bad") if is_deaf else scripted_tools.hanging("bad")
     script = in_turn((CallTool("bad"),), (Say("I see."),))
     async with open_house(database_url, script=script, tools=[tool], clock=clock) as house:
         chat_id = await house.ask("hello")
@@ -212,7 +212,7 @@ async def test_tool_that_hangs_is_stopped_at_its_deadline(is_deaf: bool, databas
 
 async def test_tool_may_be_silent_for_longer_than_a_task(database_url: str) -> None:
     clock = FakeClock()
-    tool = scripted.slow(40 * 60, "slow", deadline_seconds=3600)
+    tool = scripted_tools.slow(40 * 60, "slow", deadline_seconds=3600)
     script = in_turn((CallTool("slow"),), (Say("at last"),))
     async with open_house(database_url, script=script, tools=[tool], clock=clock) as house:
         chat_id = await house.ask("hello")
@@ -227,8 +227,8 @@ async def test_tool_may_be_silent_for_longer_than_a_task(database_url: str) -> N
 
 async def test_ledgered_tool_runs_once_although_its_replica_dies(database_url: str) -> None:
     release = asyncio.Event()
-    count = scripted.counting("pay", Replay.LEDGER)
-    hold = scripted.ScriptedTool("hold", lambda *_: _after(release))
+    count = scripted_tools.counting("pay", Replay.LEDGER)
+    hold = scripted_tools.ScriptedTool("hold", lambda *_: _after(release))
     script = in_turn((CallTool("pay"), CallTool("hold")), (Say("paid"),))
     async with open_house(database_url, script=script, tools=[count, hold]) as house:
         chat_id = await house.ask("hello")
@@ -244,7 +244,7 @@ async def test_ledgered_tool_runs_once_although_its_replica_dies(database_url: s
 
 
 async def test_call_ids_that_repeat_are_told_apart(database_url: str) -> None:
-    tool = scripted.echo("read")
+    tool = scripted_tools.echo("read")
     script = in_turn((CallTool("read", {"n": 1}),), (CallTool("read", {"n": 2}),), (Say("ok"),))
 
     async with open_house(database_url, script=script, tools=[tool]) as house:
@@ -457,7 +457,7 @@ async def test_empty_answer_to_a_message_is_a_hiccup_twice(database_url: str) ->
 
 async def test_empty_answer_after_tools_ends_the_turn(database_url: str) -> None:
     script = in_turn((CallTool("read"),), ())
-    async with open_house(database_url, script=script, tools=[scripted.echo("read")]) as house:
+    async with open_house(database_url, script=script, tools=[scripted_tools.echo("read")]) as house:
         chat_id = await house.ask("hello")
 
         chat = await house.rested(chat_id)
@@ -504,7 +504,7 @@ async def test_provider_that_pauses_for_ever_is_stopped(database_url: str) -> No
 
 async def test_turn_is_told_of_its_limit_and_stops_there_with_a_notice(database_url: str) -> None:
     script = (CallTool("read"),)
-    async with open_house(database_url, script=script, tools=[scripted.echo("read")], max_steps=10) as house:
+    async with open_house(database_url, script=script, tools=[scripted_tools.echo("read")], max_steps=10) as house:
         chat_id = await house.ask("hello")
 
         chat = await house.rested(chat_id)
@@ -527,7 +527,7 @@ def _last_text(call: Call) -> str:
 
 
 async def test_steering_message_at_the_step_limit_is_answered(database_url: str) -> None:
-    toolbox = GatedToolbox(scripted.echo("read"))
+    toolbox = GatedToolbox(scripted_tools.echo("read"))
     script = in_turn((CallTool("read"),), (Say("go on then"),))
     async with open_house(database_url, script=script, toolbox=toolbox, max_steps=1) as house:
         chat_id = await house.ask("hello")
@@ -548,7 +548,7 @@ async def test_steering_message_at_the_step_limit_is_answered(database_url: str)
 async def test_spend_limit_stops_a_turn_before_its_next_call(database_url: str) -> None:
     usage = Usage(input=1000, output=1000, total=2000)
     script = (Count(usage), CallTool("read"))
-    async with open_house(database_url, script=script, tools=[scripted.echo("read")]) as house:
+    async with open_house(database_url, script=script, tools=[scripted_tools.echo("read")]) as house:
         await house.sql("UPDATE model_configs SET price_input = 1, price_output = 1 WHERE id = $1", house.model)
         await house.set("spend", {"enabled": True, "default_limit_micros": 3000, "period": "month"})
         chat_id = await house.ask("hello")
@@ -564,7 +564,7 @@ async def test_spend_limit_stops_a_turn_before_its_next_call(database_url: str) 
 
 async def test_lost_fence_at_commit_leaves_history_alone_and_is_no_error(database_url: str) -> None:
     release = asyncio.Event()
-    tool = scripted.ScriptedTool("hold", lambda *_: _after(release))
+    tool = scripted_tools.ScriptedTool("hold", lambda *_: _after(release))
     async with open_house(database_url, script=in_turn((CallTool("hold"),), (Say("hi"),)), tools=[tool]) as house:
         chat_id = await house.ask("hello")
         await tool.started.wait()
@@ -610,7 +610,7 @@ async def test_hanging_task_is_tried_again(database_url: str) -> None:
 
 async def test_fallback_takes_over_the_turn_and_the_chat_keeps_its_model(database_url: str) -> None:
     stand_in = in_turn((CallTool("echo", {"text": "hi"}),), (Say("I stood in."),))
-    tools = (scripted.echo(),)
+    tools = (scripted_tools.echo(),)
     async with open_house(database_url, script=(Fail(ErrorKind.OVERLOADED),), tools=tools) as house:
         with house.scripts.registered("stand-in", stand_in):
             await house.fall_back_to("stand-in")

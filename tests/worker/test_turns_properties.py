@@ -18,8 +18,8 @@ from rookery.domain.chat.states import Status
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.llm.scripted import CallTool, Fail, Pause, Say, Step, Think, Truncate
 from rookery.llm.types import Call, ErrorKind, Purpose
-from rookery.loop import scripted
-from rookery.loop.tools import Replay, ToolOutput
+from rookery.loop.tool import Replay, ToolOutput
+from tests import scripted_tools
 from tests.waiting import until
 from tests.worker.house import House, open_house
 
@@ -50,9 +50,9 @@ DISTURBING = frozenset({"interrupting", "interrupt", "edit"})
 async def house(database_url: str) -> AsyncIterator[House]:
     """One for all examples: a chat of its own is all that an example needs."""
     tools = [
-        scripted.echo("ok"),
-        scripted.ScriptedTool("broken", _break),
-        scripted.counting("once", Replay.LEDGER),
+        scripted_tools.echo("ok"),
+        scripted_tools.ScriptedTool("broken", _break),
+        scripted_tools.counting("once", Replay.LEDGER),
     ]
     async with open_house(database_url, tools=tools) as opened:
         yield opened

@@ -9,7 +9,6 @@ import pytest
 from rookery.domain.chat.parts import ToolCall
 from rookery.domain.chat.retry_policy import RetryPolicy
 from rookery.domain.chat.states import Status
-from rookery.loop import scripted
 from rookery.loop.config import LoopConfig
 from rookery.testing import FakeClock
 from rookery.testing.fake_completions import (
@@ -23,6 +22,7 @@ from rookery.testing.fake_completions import (
     stream_bytes,
 )
 from rookery.testing.fake_server import MALFORMED, Fault, Scenario, failure
+from tests import scripted_tools
 from tests.waiting import until
 from tests.worker.house import open_house
 
@@ -125,7 +125,7 @@ async def test_stalled_stream_is_given_up_and_asked_again(database_url: str) -> 
 async def test_arguments_that_are_no_object_are_an_error_result(
     arguments: str, ran: int, result: str, database_url: str
 ) -> None:
-    tool = scripted.echo("read")
+    tool = scripted_tools.echo("read")
     fake = FakeCompletions()
     fake.enqueue(Answer(calls=(FakeCall("read", arguments),)), GOOD)
     async with fake.listening() as url, open_house(database_url, server=url, tools=[tool]) as house:
@@ -139,7 +139,7 @@ async def test_arguments_that_are_no_object_are_an_error_result(
 
 
 async def test_call_ids_that_repeat_in_every_step_are_told_apart(database_url: str) -> None:
-    tool = scripted.echo("read")
+    tool = scripted_tools.echo("read")
     fake = FakeCompletions()
     calls = (FakeCall("read", '{"n": 1}', id="call_0"), FakeCall("read", '{"n": 2}', id="call_0"))
     fake.enqueue(Answer(calls=calls), Answer(calls=calls[:1]), GOOD)
@@ -192,7 +192,7 @@ async def test_filtered_answer_is_an_error_only_when_it_says_nothing(text: str, 
 
 
 async def test_call_cut_off_by_the_output_limit_says_so(database_url: str) -> None:
-    tool = scripted.echo("read")
+    tool = scripted_tools.echo("read")
     fake = FakeCompletions()
     fake.enqueue(Answer(calls=(FakeCall("read", '{"path": "a'),), finish_reason="length"), GOOD)
     async with fake.listening() as url, open_house(database_url, server=url, tools=[tool]) as house:

@@ -23,9 +23,9 @@ from rookery.store.chats.step_reads import Step as LoadedStep
 from rookery.store.db.hints import WatchKind
 from rookery.store.settings import settings
 from rookery.testing.clock import FakeClock
+from rookery.worker.background_tasks import InFlight
 from rookery.worker.config import WorkerConfig
 from rookery.worker.effects import Effects, Push
-from rookery.worker.inflight import InFlight
 from tests.store.machine.rig import Rig, assistant, make_rig
 
 LONG = "The login test failed because the clock was wrong. It is fixed now, and all tests pass again. " * 3

@@ -18,10 +18,10 @@ from rookery.domain.chat import truncation
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.parts import ContentError, ToolResult
 from rookery.domain.chat.tool_calls import SubmittedResult
-from rookery.loop import results
+from rookery.loop import tool_results
 from rookery.loop.config import LoopConfig
-from rookery.loop.results import CallResult
-from rookery.loop.tools import ToolOutput
+from rookery.loop.tool import ToolOutput
+from rookery.loop.tool_results import CallResult
 from rookery.models.directory import windows_of
 from rookery.telemetry.log import get_logger
 from rookery.tools.keeping import ResultKeeper
@@ -36,25 +36,25 @@ async def fitted(
     """The results as they are stored. What is no JSON stays as it is: the store refuses it, with the reason."""
     limit = await _context_limit(parts, caller, chat_id)
     each_bytes = truncation.budget_bytes(limit)
-    all_bytes = results.batch_budget_bytes(limit, percent=LoopConfig().batch_percent)
+    all_bytes = tool_results.batch_budget_bytes(limit, percent=LoopConfig().batch_percent)
     if all(len(result.output) <= each_bytes // 4 for result in given) and _size(given) <= all_bytes // 4:
         return list(given)  # whatever characters they are made of
     try:
         whole = await asyncio.to_thread(_parsed, given)
     except ContentError:
         return list(given)
-    overlong = {place for place, each in enumerate(whole) if results.size_of(each) > each_bytes}
-    overlong |= set(results.find_overlong(whole, all_bytes))
+    overlong = {place for place, each in enumerate(whole) if tool_results.size_of(each) > each_bytes}
+    overlong |= set(tool_results.find_overlong(whole, all_bytes))
     if not overlong:
         return list(given)
     kept_in = await _keep(parts, chat_id, {place: whole[place] for place in sorted(overlong)})
 
     def cut() -> list[CallResult]:
         one_by_one = [
-            results.fit(each, each_bytes, kept_in.get(place, "")) if place in overlong else each
+            tool_results.fit(each, each_bytes, kept_in.get(place, "")) if place in overlong else each
             for place, each in enumerate(whole)
         ]
-        return list(results.cap_batch(one_by_one, all_bytes, kept_in))
+        return list(tool_results.cap_batch(one_by_one, all_bytes, kept_in))
 
     stored = await asyncio.to_thread(cut)
     for place in sorted(overlong):

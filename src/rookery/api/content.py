@@ -22,7 +22,7 @@ from rookery.domain.content import prompt_text, uploads
 from rookery.domain.content.attachments import StoredFile
 from rookery.store.chats.files import FileInfo, Origin
 from rookery.tools import registry
-from rookery.worker import titling
+from rookery.worker import titles as worker_titles
 
 MAX_PARTS = 100
 MAX_TITLE_CHARS = 200
@@ -221,4 +221,4 @@ async def fallback_title(caller: Caller, content: Sequence[Part]) -> str:
             stored[part.file_id] = StoredFile(
                 media_type=part.media_type, data=read.data, name=part.name, is_pasted=is_pasted
             )
-    return titles.fallback_title(titling.pasted_text(content, stored))
+    return titles.fallback_title(worker_titles.pasted_text(content, stored))

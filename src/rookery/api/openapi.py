@@ -22,9 +22,9 @@ from rookery.api.bodies import Body
 from rookery.api.errors import ErrorBody
 from rookery.api.headers import Header
 from rookery.api.routes import DECLARED, Operation
+from rookery.live.deltas import MessagePart
 from rookery.stream.events import Event
 from rookery.stream.params import MAX_TAIL, StreamParams
-from rookery.worker.deltas import MessagePart
 
 PREFIX = "/api/v1"
 REF = "#/components/schemas/"

@@ -18,14 +18,14 @@ from rookery.domain.chat.chat import Chat, RetryState
 from rookery.domain.chat.errors import TransitionNotAllowed
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import Status
+from rookery.live import deltas
+from rookery.live.feeds import Subscription
+from rookery.live.part_buffer import EpisodeKey
 from rookery.runtime.clock import Clock, DeadlineExceeded
 from rookery.store import machine
 from rookery.store.chats import messages
 from rookery.store.db.hints import ChatHint
 from rookery.store.machine import Tx, View
-from rookery.worker import deltas
-from rookery.worker.feeds import Subscription
-from rookery.worker.parts import EpisodeKey
 
 POLL_SECONDS = 1.0
 # How long an interrupt may take until the command leaves without it: saving partial output is one commit.

@@ -25,8 +25,8 @@ from rookery.domain.chat.truncation import BYTES_PER_TOKEN
 from rookery.llm.errors import CallFailed
 from rookery.llm.generate import add_usage
 from rookery.llm.types import Call, ErrorKind, LanguageModel, ProviderError, Purpose, Tool, Usage
-from rookery.loop import assistant
-from rookery.loop.assistant import StepSetup
+from rookery.loop import model_step
+from rookery.loop.model_step import StepSetup
 from rookery.runtime.clock import DeadlineExceeded
 from rookery.telemetry.log import get_logger
 
@@ -247,7 +247,7 @@ class _Climb:
         """The answer's text; None when the provider finds the request too long, which is remembered first."""
         self.calls += 1
         try:
-            outcome = await assistant.generate_assistant(self._model, call, _quiet(self._setup.step))
+            outcome = await model_step.generate_assistant(self._model, call, _quiet(self._setup.step))
         except CallFailed as error:
             self.usage = add_usage(self.usage, error.usage)
             if error.error.kind is not ErrorKind.CONTEXT_OVERFLOW:

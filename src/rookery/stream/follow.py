@@ -18,6 +18,9 @@ import asyncpg
 
 from rookery.domain.chat.errors import ChatNotFound
 from rookery.domain.chat.messages import ChatId
+from rookery.live.deltas import PartEvent
+from rookery.live.feeds import EndReason, Subscription
+from rookery.live.part_buffer import EpisodeKey, PartBufferError
 from rookery.runtime.clock import Clock
 from rookery.store.db.errors import StoreError
 from rookery.store.db.hints import MiscHint
@@ -33,9 +36,6 @@ from rookery.stream.params import StreamParams
 from rookery.stream.session import Inbound
 from rookery.stream.sync import BEGUN_LATER, Opening, Reader, Snapshot
 from rookery.telemetry.log import get_logger
-from rookery.worker.deltas import PartEvent
-from rookery.worker.feeds import EndReason, Subscription
-from rookery.worker.parts import EpisodeKey, PartBufferError
 
 log = get_logger("stream.follow")
 

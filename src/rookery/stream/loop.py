@@ -17,6 +17,8 @@ from uuid import UUID
 from rookery.domain.chat.chat import Chat
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import Status
+from rookery.live.deltas import PartEvent
+from rookery.live.part_buffer import EpisodeKey
 from rookery.store.chats import chat_views
 from rookery.store.db.hints import ChatHint
 from rookery.stream import events, views
@@ -30,8 +32,6 @@ from rookery.stream.events import (
     Synced,
 )
 from rookery.stream.sync import Place, Snapshot
-from rookery.worker.deltas import PartEvent
-from rookery.worker.parts import EpisodeKey
 
 _SHOWS_PARTS = (Status.RUNNING, Status.INTERRUPTING)
 _TRUNCATED = events.encode(PreviewTruncated())

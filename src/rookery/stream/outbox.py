@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from rookery.live import deltas
+from rookery.live.deltas import PartEvent
 from rookery.stream import events
-from rookery.worker import deltas
-from rookery.worker.deltas import PartEvent
 
 MAX_FRAME_EVENTS = 256
 MAX_FRAME_BYTES = 256 * 1024

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from rookery.domain.chat.errors import ChatError
 from rookery.domain.content import uploads
-from rookery.loop.tools import Attachment, Replay, Tool, ToolContext, ToolOutput
+from rookery.loop.tool import Attachment, Replay, Tool, ToolContext, ToolOutput
 from rookery.store.chats import tool_files
 from rookery.store.chats.files import MAX_FILE_BYTES, FileInfo
 from rookery.tools.workspace_turn import Refused, WorkspaceTurn, absolute, ask_agent, make_tool, turn_of

@@ -15,7 +15,7 @@ from msgspec import Meta
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.parts import Json
 from rookery.domain.content import uploads
-from rookery.loop.tools import Media, Replay, Tool, ToolContext, ToolOutput
+from rookery.loop.tool import Media, Replay, Tool, ToolContext, ToolOutput
 from rookery.tools.workspace_turn import Refused, WorkspaceTurn, absolute, ask_agent, make_tool, turn_of, with_warning
 from rookery.workspaces.answers import Edit, FileEdits
 

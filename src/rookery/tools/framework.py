@@ -17,7 +17,7 @@ from msgspec import Raw
 
 from rookery.domain.chat import parts
 from rookery.domain.chat.parts import Json
-from rookery.loop.tools import ToolCall, ToolContext, ToolOutput, ToolSpec, object_schema
+from rookery.loop.tool import ToolCall, ToolContext, ToolOutput, ToolSpec, object_schema
 
 A = TypeVar("A", bound=msgspec.Struct)
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from uuid import UUID, uuid5
 
-from rookery.loop.tools import ToolOutput
+from rookery.loop.tool import ToolOutput
 from rookery.runtime.clock import Clock, DeadlineExceeded
 from rookery.telemetry.log import get_logger
 from rookery.tools.commands import result_name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from rookery.loop.tools import ToolContext
+from rookery.loop.tool import ToolContext
 from rookery.telemetry.log import get_logger
 from rookery.workspaces.dialing import TurnWorkspace
 

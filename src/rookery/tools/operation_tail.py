@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Self
 from uuid import UUID
 
-from rookery.loop.tools import ToolContext
+from rookery.loop.tool import ToolContext
 from rookery.store.authorized.store import ActorStore
 from rookery.telemetry.log import get_logger
 

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from rookery.domain.content import uploads
-from rookery.loop.tools import Attachment, Replay, Tool, ToolContext, ToolOutput
+from rookery.loop.tool import Attachment, Replay, Tool, ToolContext, ToolOutput
 from rookery.tools import attach
 from rookery.tools.workspace_turn import Refused, ask_agent, make_tool, turn_of
 

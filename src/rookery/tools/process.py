@@ -15,7 +15,7 @@ from uuid import uuid5
 import msgspec
 from msgspec import Meta
 
-from rookery.loop.tools import CancelReason, Replay, Tool, ToolContext, ToolOutput
+from rookery.loop.tool import CancelReason, Replay, Tool, ToolContext, ToolOutput
 from rookery.tools import commands, durations
 from rookery.tools.durations import BadDuration
 from rookery.tools.live_output import LiveTail

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from rookery.loop.tools import Tool, ToolContext, ToolOutput
+from rookery.loop.tool import Tool, ToolContext, ToolOutput
 from rookery.tools.workspace_turn import Refused, make_tool
 
 MIN_OPTIONS, MAX_OPTIONS = 2, 4

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 
 from rookery.domain.chat.system_blocks import Mode
-from rookery.loop.tools import Tool
+from rookery.loop.tool import Tool
 
 # Names found in old history, and what the tool is called today.
 ALIASES = {"close_agent": "interrupt_agent"}

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from rookery.domain.content import skills
 from rookery.domain.content.skills import AmbiguousSkill, NoSuchSkill, SkillFile
-from rookery.loop.tools import Tool, ToolContext, ToolOutput
+from rookery.loop.tool import Tool, ToolContext, ToolOutput
 from rookery.telemetry.log import get_logger
 from rookery.tools.workspace_turn import Refused, WorkspaceTurn, ask_agent, make_tool, turn_of
 

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from rookery.domain.content import prompt_text, skills
-from rookery.loop.tools import Tool, ToolContext, ToolOutput
+from rookery.loop.tool import Tool, ToolContext, ToolOutput
 from rookery.store.db.errors import StoreError
 from rookery.store.people.errors import Missing
 from rookery.store.workspaces.templates import Signals, Template

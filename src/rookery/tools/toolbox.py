@@ -21,7 +21,7 @@ from rookery.domain.chat.mcp_consent import Entry
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.parts import WorkspaceContext
 from rookery.domain.chat.system_blocks import Mode
-from rookery.loop.tools import Services, Tool, ToolSet, ToolSpec
+from rookery.loop.tool import Services, Tool, ToolSet, ToolSpec
 from rookery.runtime.cache import Cache
 from rookery.runtime.clock import Clock
 from rookery.store.authorized.store import Store

@@ -16,7 +16,7 @@ import msgspec
 from rookery.domain.chat.messages import NewMessage, Role, Visibility
 from rookery.domain.chat.parts import Text, WorkspaceContext
 from rookery.domain.chat.system_blocks import Mode, Skill
-from rookery.loop.tools import KeepResult, Services, Tool, ToolSet, ToolSource, ToolSpec, keep_nowhere
+from rookery.loop.tool import KeepResult, Services, Tool, ToolSet, ToolSource, ToolSpec, keep_nowhere
 from rookery.store.chats.step_reads import Step
 from rookery.telemetry.log import get_logger
 

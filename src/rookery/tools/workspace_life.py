@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from rookery.domain.chat.errors import ChatError
-from rookery.loop.tools import Replay, Tool, ToolContext, ToolOutput
+from rookery.loop.tool import Replay, Tool, ToolContext, ToolOutput
 from rookery.store.authorized.chat_changes import Replayed
 from rookery.store.people.errors import AccessError, AlreadyExists, Missing
 from rookery.store.workspaces.operations import Operation, OperationState, Reason

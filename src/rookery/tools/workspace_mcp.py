@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from rookery.domain.chat import approvals, parts
 from rookery.domain.chat.mcp_consent import Entry
-from rookery.loop.tools import Media, Replay, ToolCall, ToolContext, ToolOutput, ToolSource, ToolSpec, object_schema
+from rookery.loop.tool import Media, Replay, ToolCall, ToolContext, ToolOutput, ToolSource, ToolSpec, object_schema
 from rookery.store.workspaces.context import ContextResource
 from rookery.tools.workspace_turn import Refused, ask_agent, turn_of
 from rookery.workspaces.answers import McpResult

@@ -18,7 +18,7 @@ import msgspec
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.parts import Json
 from rookery.domain.content.skills import SkillFile
-from rookery.loop.tools import ToolContext, ToolOutput
+from rookery.loop.tool import ToolContext, ToolOutput
 from rookery.store.authorized.store import ActorStore
 from rookery.tools import framework, registry
 from rookery.tools.framework import StructTool

@@ -12,6 +12,7 @@ import asyncpg
 
 from rookery.domain.chat.messages import ChatId
 from rookery.runtime.clock import Clock, DeadlineExceeded
+from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.db.errors import CommitOutcomeUnknown
 from rookery.store.db.hints import OwnershipHint
 from rookery.store.db.pubsub import Bus, Subscription
@@ -30,9 +31,8 @@ from rookery.store.machine.capacity import Limits
 from rookery.store.machine.ownership import Candidate, Takeover, find_takeover, has_peers
 from rookery.store.machine.single_statement import take_free
 from rookery.telemetry.log import get_logger
+from rookery.worker.background_tasks import InFlight
 from rookery.worker.config import WorkerConfig
-from rookery.worker.database import DATABASE_ERRORS
-from rookery.worker.inflight import InFlight
 from rookery.worker.manager import RunnerManager
 from rookery.worker.stats import WorkerStats
 

@@ -13,14 +13,14 @@ import msgspec
 
 from rookery.domain.chat.chat import Chat
 from rookery.domain.chat.messages import MessageId, StepFigures
+from rookery.live.part_buffer import EpisodeKey
 from rookery.llm.types import Purpose, Usage
 from rookery.models import cost
+from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.models.usage import CallStatus, Entry, is_recorded, record_call
 from rookery.telemetry.log import get_logger
+from rookery.worker.background_tasks import InFlight
 from rookery.worker.config import WorkerConfig
-from rookery.worker.database import DATABASE_ERRORS
-from rookery.worker.inflight import InFlight
-from rookery.worker.parts import EpisodeKey
 from rookery.worker.prepare import Asked
 
 log = get_logger("worker.billing")

@@ -24,20 +24,20 @@ from rookery.domain.models.context_window import LearnedFrom
 from rookery.llm.errors import CallFailed
 from rookery.llm.types import Call, ErrorKind, Purpose
 from rookery.loop import compaction
-from rookery.loop.assistant import StepMeter, StepSetup
 from rookery.loop.compaction import Carried, CompactionOutcome, CompactionSetup
-from rookery.loop.tools import ToolOutput
+from rookery.loop.model_step import StepMeter, StepSetup
+from rookery.loop.tool import ToolOutput
 from rookery.store import machine as transitions
 from rookery.store.machine import Tx
 from rookery.store.models.usage import CallStatus, record_call
 from rookery.telemetry.log import get_logger
-from rookery.worker import billing, failures, shielded
-from rookery.worker.failures import Classified, StepFailed
+from rookery.worker import billing, commit_shield, error_classification
+from rookery.worker.error_classification import Classified, StepFailed
 from rookery.worker.prepare import Asked
 from rookery.worker.tasks import TaskExit
 
 if TYPE_CHECKING:
-    from rookery.worker.acting import Acts
+    from rookery.worker.step_actions import Acts
 
 log = get_logger("worker.compaction")
 
@@ -78,7 +78,7 @@ class CompactionAct:
                     refused_tokens=self._step.meta.refused_tokens if is_own else None,
                 ),
                 on_refusal=lambda error, refused, tokens: acts.remember_refusal(
-                    asked, failures.classify(error), refused, tokens
+                    asked, error_classification.classify(error), refused, tokens
                 ),
                 stats=parts.stats.calls,
                 kept_summary=kept_summary,
@@ -91,7 +91,7 @@ class CompactionAct:
                 is_late = isinstance(error, CallFailed) and error.error.kind is ErrorKind.TIMEOUT
                 self._count_failure(asked, decision, error, result="timeout" if is_late else "error")
                 raise
-            await shielded.to_the_end(self._commit_summary(decision, asked, outcome, step))
+            await commit_shield.to_the_end(self._commit_summary(decision, asked, outcome, step))
 
     def _kept_summary(self, decision: Compact) -> str | None:
         """What stands behind the new boundary without asking anybody: where nothing but the user's own message came

@@ -14,13 +14,13 @@ import asyncpg
 
 from rookery.domain.chat.errors import ChatError
 from rookery.runtime.clock import Clock
+from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.db.errors import LockTimeout
 from rookery.store.db.hints import AccessHint
 from rookery.store.machine import Bundle, Machine, Publisher
 from rookery.store.people import disabled_users
 from rookery.store.people.disabled_users import DisabledUser
 from rookery.telemetry.log import get_logger
-from rookery.worker.database import DATABASE_ERRORS
 
 log = get_logger("worker.disabled_users")
 

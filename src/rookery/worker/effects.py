@@ -32,15 +32,15 @@ from rookery.models.directory import Directory
 from rookery.runtime.clock import Clock
 from rookery.store.chats import chats
 from rookery.store.chats.step_reads import ChatMeta, LoadedHistory
+from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.db.hints import ConfigHint, WatchKind
 from rookery.store.db.pool import Connection
 from rookery.store.machine import Publisher
 from rookery.telemetry.log import get_logger
 from rookery.titles import generate
+from rookery.worker.background_tasks import InFlight
 from rookery.worker.config import WorkerConfig
-from rookery.worker.database import DATABASE_ERRORS
-from rookery.worker.inflight import InFlight
-from rookery.worker.titling import SUMMARY_TOTAL_SECONDS, ShortTexts, Titling, watch_hint
+from rookery.worker.titles import SUMMARY_TOTAL_SECONDS, ShortTexts, Titling, watch_hint
 
 log = get_logger("worker.effects")
 

@@ -39,14 +39,14 @@ from rookery.store.machine import Machine, Question, Tx
 from rookery.store.models.errors import ModelError
 from rookery.telemetry.log import get_logger
 from rookery.tools.turn import ToolsUnavailable
-from rookery.worker import failures, gate, shielded
-from rookery.worker.acting import ActParts, Acts
+from rookery.worker import approval_gate, commit_shield, error_classification
+from rookery.worker.approval_gate import Judged
 from rookery.worker.config import WorkerConfig
-from rookery.worker.failures import Classified, StepFailed
+from rookery.worker.error_classification import Classified, StepFailed
 from rookery.worker.fair_share import GiveWay
-from rookery.worker.gate import Judged
 from rookery.worker.prepare import Prepared, is_turn_long, stored_retry
 from rookery.worker.stats import FAILED
+from rookery.worker.step_actions import ActParts, Acts
 from rookery.worker.tasks import TaskError, TaskExit, TaskHandle, normalised
 
 log = get_logger("worker.generation")
@@ -127,7 +127,7 @@ class GenerationWork:
         meant = normalised(error)
         if isinstance(meant, TaskError):
             raise meant from error
-        failure = failures.classify(error, now=self._clock.now())
+        failure = error_classification.classify(error, now=self._clock.now())
         if isinstance(error, _STEP_ERRORS):
             log.info("step_failed", kind=failure.kind, error=failure.message, detail=failure.detail)
         else:
@@ -188,7 +188,7 @@ class GenerationWork:
 
     async def _judged(self, handle: TaskHandle, prepared: Prepared, past: History) -> Judged:
         tools = prepared.turn_tools.tools
-        return await handle.read(lambda: gate.judge(self._parts.pool, prepared.step, past, tools))
+        return await handle.read(lambda: approval_gate.judge(self._parts.pool, prepared.step, past, tools))
 
     def _decide(self, prepared: Prepared, past: History, judged: Judged) -> Decision:
         chat = prepared.step.chat
@@ -236,11 +236,11 @@ class GenerationWork:
                 policy=self._parts.retry,
             )
             if isinstance(delay, timedelta):
-                retry = failures.retry_state(failure, attempt=count, delay=delay, now=now)
+                retry = error_classification.retry_state(failure, attempt=count, delay=delay, now=now)
                 await transitions.record_retry_state(tx, retry)
                 return tx.chat, retry, delay
-            final = failures.not_waited_for(failure, now=now) if delay is GiveUp.WAIT_TOO_LONG else failure
-            error = failures.last_error(final)
+            final = error_classification.not_waited_for(failure, now=now) if delay is GiveUp.WAIT_TOO_LONG else failure
+            error = error_classification.last_error(final)
             await transitions.finish_error(tx, error)
             return tx.chat, error, timedelta()
 
@@ -254,7 +254,7 @@ class GenerationWork:
                 self._parts.stats.turn_ended(FAILED, step, now=self._clock.now())
             return stored, delay
 
-        stored, delay = await shielded.to_the_end(store_and_tell())
+        stored, delay = await commit_shield.to_the_end(store_and_tell())
         if isinstance(stored, LastError):
             return False
         if acts is not None:
@@ -303,4 +303,4 @@ def _unprepared(error: Exception) -> Classified:
     """Why a step could not even begin. It was tried often enough."""
     if isinstance(error, ToolsUnavailable):
         return Classified(kind=ErrorKind.GENERIC, message=str(error), retryable=False)
-    return msgspec.structs.replace(failures.classify(error), retryable=False)
+    return msgspec.structs.replace(error_classification.classify(error), retryable=False)

@@ -25,6 +25,7 @@ from rookery.store.authorized.store import Store
 from rookery.store.chats import approvals, auto_archive, search
 from rookery.store.chats.auto_archive import DueFamily
 from rookery.store.db import job_runs
+from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.db.errors import LockTimeout
 from rookery.store.db.job_runs import JobOutcome, JobRun
 from rookery.store.machine import Bundle, Machine, Publisher, count_pools, set_family_archived
@@ -35,8 +36,7 @@ from rookery.store.settings import chats
 from rookery.telemetry.log import get_logger
 from rookery.telemetry.redaction import hide_secrets
 from rookery.worker.config import WorkerConfig
-from rookery.worker.database import DATABASE_ERRORS
-from rookery.worker.purging import AuditPurge, AuthPurge, ChatPurge, Connect, FilePurge, Removed, ToolRunPurge, alone
+from rookery.worker.purge_jobs import AuditPurge, AuthPurge, ChatPurge, Connect, FilePurge, Removed, ToolRunPurge, alone
 from rookery.worker.stats import WorkerStats
 
 log = get_logger("worker.housekeeping")

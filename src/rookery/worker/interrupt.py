@@ -18,14 +18,14 @@ from rookery.domain.chat.interrupted_step import LivePart
 from rookery.domain.chat.messages import NewMessage, StepFigures
 from rookery.domain.chat.parts import ToolCall, ToolResult
 from rookery.domain.chat.transitions import Transition
+from rookery.live.part_buffer import EpisodeKey, PartBuffer
 from rookery.runtime.clock import Clock
 from rookery.store.chats.step_reads import HistoryCache, Step, load_step
 from rookery.store.machine import Machine, Tx, finish_interruption
 from rookery.telemetry.log import get_logger
-from rookery.worker import shielded
+from rookery.worker import commit_shield
 from rookery.worker.billing import Meters
 from rookery.worker.effects import Effects
-from rookery.worker.parts import EpisodeKey, PartBuffer
 from rookery.worker.stats import INTERRUPTED, WorkerStats
 from rookery.worker.tasks import TaskError, TaskHandle
 
@@ -76,7 +76,7 @@ class InterruptWork:
             self._effects.interrupted(chat, is_promoted=is_promoted)
             self._stats.turn_ended(INTERRUPTED, step, now=self._clock.now())
 
-        await shielded.to_the_end(finish_and_tell())
+        await commit_shield.to_the_end(finish_and_tell())
 
     async def _partial(self, step: Step) -> tuple[NewMessage, ...]:
         """The rows of the stopped step. Nothing can be added to its episode any more: it is closed here."""

@@ -13,13 +13,13 @@ from rookery.domain.models.context_window import LearnedFrom
 from rookery.runtime.clock import Clock
 from rookery.store import machine as transitions
 from rookery.store.chats.refused_requests import record_refused
+from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.machine import Tx
 from rookery.store.models import context_windows
 from rookery.telemetry.log import get_logger
-from rookery.worker import failures, shielded
-from rookery.worker.database import DATABASE_ERRORS
+from rookery.worker import commit_shield, error_classification
 from rookery.worker.effects import Effects
-from rookery.worker.failures import Classified
+from rookery.worker.error_classification import Classified
 from rookery.worker.prepare import Asked, Preparer
 from rookery.worker.tasks import TaskHandle
 
@@ -69,11 +69,13 @@ class LearnedWindows:
         async def record(tx: Tx) -> bool:
             if is_of_history:
                 await record_refused(tx, estimated_tokens=tokens)
-            retry = failures.retry_state(failure, attempt=tx.chat.generation_attempt, delay=timedelta(), now=now)
+            retry = error_classification.retry_state(
+                failure, attempt=tx.chat.generation_attempt, delay=timedelta(), now=now
+            )
             await transitions.record_retry_state(tx, retry)
             return learned is not None and await context_windows.learn(tx.conn, asked.ready.config.id, learned)
 
-        is_news = await shielded.to_the_end(
+        is_news = await commit_shield.to_the_end(
             self._handle.update(record, transition=Transition.RECORD_RETRY_STATE, attempt=attempt or None)
         )
         log.info(

@@ -14,13 +14,13 @@ from typing import NoReturn
 
 import asyncpg
 
-from rookery.loop.tools import CancelReason
+from rookery.loop.tool import CancelReason
 from rookery.runtime.clock import Clock, DeadlineExceeded
+from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.machine import renew_leases, sweep_leases
 from rookery.store.machine.ownership import has_peers
 from rookery.telemetry.log import get_logger
 from rookery.worker.config import WorkerConfig
-from rookery.worker.database import DATABASE_ERRORS
 from rookery.worker.manager import RunnerManager
 from rookery.worker.stats import WorkerStats
 

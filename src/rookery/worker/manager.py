@@ -16,17 +16,17 @@ import asyncpg
 
 from rookery.domain.chat.errors import ChatNotFound
 from rookery.domain.chat.messages import ChatId
-from rookery.loop.tools import CancelReason
+from rookery.loop.tool import CancelReason
 from rookery.runtime.clock import Clock
+from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.db.errors import StoreError
 from rookery.store.machine import ChatState, states_of
 from rookery.store.machine.capacity import Slot
 from rookery.store.machine.leases import delete_leases
 from rookery.store.machine.ownership import LeaseKey
 from rookery.telemetry.log import get_logger
+from rookery.worker.background_tasks import InFlight
 from rookery.worker.config import WorkerConfig
-from rookery.worker.database import DATABASE_ERRORS
-from rookery.worker.inflight import InFlight
 from rookery.worker.runner import Runner, RunnerParts
 
 log = get_logger("worker.manager")

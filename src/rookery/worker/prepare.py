@@ -50,9 +50,9 @@ from rookery.store.settings import chats as chat_settings
 from rookery.store.settings.chats import ChatSettings
 from rookery.telemetry.log import get_logger
 from rookery.tools.turn import Toolbox, ToolsUnavailable, TurnTools, mode_of
-from rookery.worker import failures
-from rookery.worker.failures import StepFailed
-from rookery.worker.prompts import PromptCache
+from rookery.worker import error_classification
+from rookery.worker.error_classification import StepFailed
+from rookery.worker.prompt_cache import PromptCache
 
 log = get_logger("worker.prepare")
 
@@ -287,10 +287,10 @@ class Preparer:
 
     async def _connected(self, ready: ReadyModel | ProviderError, effort: str | None) -> Asked:
         if isinstance(ready, ProviderError):
-            raise StepFailed(failures.classify(ready))
+            raise StepFailed(error_classification.classify(ready))
         model = await self._connector.model(ready)
         if isinstance(model, ProviderError):
-            raise StepFailed(failures.classify(model, ready.provider_name))
+            raise StepFailed(error_classification.classify(model, ready.provider_name))
         now, reported = self._clock.now(), self._connector.reported_window(ready)
         prices, windows = await self._look_up(
             ready.provider, ready.config, lambda: (ready.prices(now), ready.windows(reported=reported))

@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 from rookery.domain.chat.errors import ChatNotFound
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import Status
-from rookery.loop.tools import CancelReason
+from rookery.loop.tool import CancelReason
 from rookery.runtime.clock import Clock, DeadlineExceeded
 from rookery.store.db.errors import StoreError
 from rookery.store.db.hints import ChatHint

@@ -25,7 +25,7 @@ from rookery.domain.chat.errors import ChatNotFound, StaleFence
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import Status
 from rookery.domain.chat.transitions import Transition
-from rookery.loop.tools import Cancellation, CancelReason
+from rookery.loop.tool import Cancellation, CancelReason
 from rookery.runtime import waits
 from rookery.runtime.clock import Clock, Deadline, DeadlineExceeded
 from rookery.store.db.errors import CommitOutcomeUnknown, DatabaseUnavailable, LockTimeout

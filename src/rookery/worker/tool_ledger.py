@@ -8,7 +8,7 @@ import asyncpg
 
 from rookery.domain.chat.chat import Fence
 from rookery.domain.chat.messages import ChatId, MessageId
-from rookery.loop.tools import LedgerRun, LedgerState
+from rookery.loop.tool import LedgerRun, LedgerState
 from rookery.store.chats import tool_runs
 from rookery.store.chats.tool_runs import RunStatus
 

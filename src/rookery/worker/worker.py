@@ -13,40 +13,40 @@ import asyncpg
 
 from rookery.domain.chat.retry_policy import DEFAULT_POLICY, RetryPolicy
 from rookery.domain.models.options import DEFAULT_MAX_OUTPUT_TOKENS
+from rookery.live.limits import PartLimits
+from rookery.live.part_buffer import PartBuffer
 from rookery.loop.config import LoopConfig
-from rookery.loop.stragglers import Stragglers
+from rookery.loop.unfinished_tools import Stragglers
 from rookery.models.connect import Connector
 from rookery.models.directory import Directory
 from rookery.runtime.cache import Cache
 from rookery.runtime.clock import Clock, DeadlineExceeded
 from rookery.store.chats.step_reads import HistoryCache
+from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.db.pubsub import Bus
 from rookery.store.machine import Machine, Publisher, release_leases
 from rookery.store.machine.capacity import Limits
 from rookery.telemetry.log import get_logger
 from rookery.tools.turn import Toolbox
 from rookery.worker import billing
+from rookery.worker.abandon import AbandonWork
 from rookery.worker.acquire import Acquirer
-from rookery.worker.acting import ActParts
-from rookery.worker.actions import ActionTimeoutWork
+from rookery.worker.background_tasks import InFlight
+from rookery.worker.client_tool_timeout import ActionTimeoutWork
 from rookery.worker.config import WorkerConfig
-from rookery.worker.database import DATABASE_ERRORS
 from rookery.worker.disabled_users import DisabledUsers
 from rookery.worker.effects import Effects
 from rookery.worker.fair_share import Askings, GiveWay
 from rookery.worker.generation import GenerationWork
 from rookery.worker.housekeeping import Housekeeping, make_jobs
-from rookery.worker.inflight import InFlight
 from rookery.worker.interrupt import InterruptWork
 from rookery.worker.leases import LeaseKeeper
-from rookery.worker.leaving import AbandonWork
 from rookery.worker.manager import RunnerManager
 from rookery.worker.memory import Memory
-from rookery.worker.part_limits import PartLimits
-from rookery.worker.parts import PartBuffer
 from rookery.worker.prepare import Preparer
 from rookery.worker.runner import RunnerParts
 from rookery.worker.stats import WorkerStats
+from rookery.worker.step_actions import ActParts
 from rookery.worker.tasks import TaskKind, TaskLoop, Work
 
 log = get_logger("worker")

@@ -26,7 +26,7 @@ from rookery.runtime.clock import DeadlineExceeded
 from rookery.store.authorized.chat_changes import Titled
 from rookery.store.chats.chat_views import ChatView
 from rookery.titles.generate import TITLE_INPUT
-from rookery.worker.titling import NoTitle
+from rookery.worker.titles import NoTitle
 
 # From each end of the chat.
 MESSAGES_READ = 50

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.worker.deltas import PartEvent
+from rookery.live.deltas import PartEvent
 
 PROTOCOL = 1
 PATH = "/internal/v1/parts"

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import NoReturn
 from uuid import UUID
 
+from rookery.live.feeds import Subscription
+from rookery.live.part_buffer import BufferClosed, EpisodeKey
 from rookery.stream.follow import PartSource
 from rookery.stream.relay.link import Dialer, Link, RelayStats
-from rookery.worker.feeds import Subscription
-from rookery.worker.parts import BufferClosed, EpisodeKey
 
 SWEEP_SECONDS = 1.0
 MIRROR_IDLE_SECONDS = 15.0

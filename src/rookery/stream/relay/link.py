@@ -21,6 +21,8 @@ from websockets.asyncio.client import ClientConnection, connect, unix_connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
 from rookery import __version__
+from rookery.live.feeds import EndReason, Feed, Subscription
+from rookery.live.part_buffer import EpisodeKey
 from rookery.runtime.clock import Clock
 from rookery.store.db.errors import StoreError
 from rookery.store.db.replicas import Replica
@@ -28,8 +30,6 @@ from rookery.stream.listening import INTERNAL_MAX_BYTES, PING_SECONDS
 from rookery.stream.relay import frames, tokens
 from rookery.stream.relay.frames import Drop, End, FromViewer, Hello, Parts, Select
 from rookery.telemetry.log import get_logger
-from rookery.worker.feeds import EndReason, Feed, Subscription
-from rookery.worker.parts import EpisodeKey
 
 log = get_logger("stream.relay")
 

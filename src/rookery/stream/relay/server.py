@@ -15,6 +15,8 @@ import msgspec
 
 from rookery import __version__
 from rookery.domain.chat.messages import ChatId
+from rookery.live.feeds import EndReason, Subscription
+from rookery.live.part_buffer import EpisodeKey, PartBufferError
 from rookery.stream import ws
 from rookery.stream.errors import CloseCode
 from rookery.stream.follow import PartSource
@@ -24,8 +26,6 @@ from rookery.stream.relay.frames import Drop, End, Hello, Parts, Select
 from rookery.stream.relay.tokens import TokenCheck, TokenRefused
 from rookery.stream.ws import Receive, Refusal, Scope, Send
 from rookery.telemetry.log import get_logger
-from rookery.worker.feeds import EndReason, Subscription
-from rookery.worker.parts import EpisodeKey, PartBufferError
 
 log = get_logger("stream.relay")
 

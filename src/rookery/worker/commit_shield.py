@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from rookery.telemetry.log import get_logger
 
-log = get_logger("worker.shielded")
+log = get_logger("worker.commit_shield")
 
 T = TypeVar("T")
 

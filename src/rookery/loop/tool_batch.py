@@ -20,12 +20,10 @@ from rookery.domain.chat import parts, tool_calls
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.parts import ContentError, File, ToolResult
 from rookery.domain.chat.truncation import budget_bytes
-from rookery.loop import live, messages, results, tool_input
+from rookery.loop import live_results, step_rows, tool_input, tool_results
 from rookery.loop.config import LoopConfig
-from rookery.loop.live import LiveResult
-from rookery.loop.results import CallName, CallResult, UnusableOutput
-from rookery.loop.stragglers import Stragglers
-from rookery.loop.tools import (
+from rookery.loop.live_results import LiveResult
+from rookery.loop.tool import (
     BatchView,
     CallTimer,
     Cancellation,
@@ -43,10 +41,12 @@ from rookery.loop.tools import (
     ToolSet,
     keep_nowhere,
 )
+from rookery.loop.tool_results import CallName, CallResult, UnusableOutput
+from rookery.loop.unfinished_tools import Stragglers
 from rookery.runtime.clock import Clock, DeadlineExceeded
 from rookery.telemetry.log import get_logger
 
-log = get_logger("loop.batch")
+log = get_logger("loop.tool_batch")
 
 OUTCOME_UNKNOWN = (
     "This call was started before and its outcome is unknown: the server stopped while it ran. "
@@ -142,7 +142,7 @@ class _Batch:
     def _admit(self) -> list[int]:
         """Answer the calls that cannot run; the places of the others."""
         setup = self._setup
-        if messages.is_exclusive_violation(self._view.names, setup.tools):
+        if step_rows.is_exclusive_violation(self._view.names, setup.tools):
             alone = next(name for name in self._view.names if setup.tools.is_exclusive(name))
             for place, name in enumerate(self._view.names):
                 self._reject(place, _exclusive_error(name, alone, is_exclusive=setup.tools.is_exclusive(name)))
@@ -153,7 +153,7 @@ class _Batch:
             problem = (
                 setup.refused.get(call.tool_call_id)
                 or setup.tools.find_problem(call.tool_name)
-                or messages.find_problem(call, setup.tools)
+                or step_rows.find_problem(call, setup.tools)
             )
             if problem is None:
                 runnable.append(place)
@@ -306,7 +306,7 @@ class _Batch:
 
     async def _shaped(self, place: int, output: ToolOutput) -> CallResult:
         shape = partial(
-            results.shape,
+            tool_results.shape,
             self._name(place),
             output,
             at=self._setup.clock.now(),
@@ -314,7 +314,7 @@ class _Batch:
             kept_in=self._kept_in.get(place, ""),
         )
         try:
-            return await asyncio.to_thread(shape) if results.needs_thread(output) else shape()
+            return await asyncio.to_thread(shape) if tool_results.needs_thread(output) else shape()
         except Exception as error:
             # Whatever it is about: it is this call's, and its siblings have run.
             log.exception("tool_output_unusable", error, **self._fields(place))
@@ -366,9 +366,9 @@ class _Batch:
         setup, part, label = self._setup, result.result, self._label(place)
         self._results[place] = result
         self._view.errors[part.tool_call_id] = result.is_error
-        live.show(setup.publish, part)
+        live_results.show(setup.publish, part)
         for file in result.files:
-            live.show(setup.publish, file)
+            live_results.show(setup.publish, file)
         size = 0 if isinstance(part.result, msgspec.UnsetType) else len(bytes(part.result))
         setup.stats.tool_finished(label, is_error=result.is_error, seconds=seconds, result_bytes=size)
         if result.is_truncated:
@@ -377,13 +377,13 @@ class _Batch:
     async def _capped(self) -> tuple[CallResult, ...]:
         """All results in call order, cut so that together they leave room for an answer."""
         config = self._setup.config
-        allowed = results.batch_budget_bytes(self._setup.context_limit, percent=config.batch_percent)
+        allowed = tool_results.batch_budget_bytes(self._setup.context_limit, percent=config.batch_percent)
         ordered = [self._results[place] for place in range(len(self._calls))]
-        await self._keep_whole(results.find_overlong(ordered, allowed))
-        if results.is_capping_slow(ordered, allowed):
-            capped = await asyncio.to_thread(results.cap_batch, ordered, allowed, self._kept_in)
+        await self._keep_whole(tool_results.find_overlong(ordered, allowed))
+        if tool_results.is_capping_slow(ordered, allowed):
+            capped = await asyncio.to_thread(tool_results.cap_batch, ordered, allowed, self._kept_in)
         else:
-            capped = results.cap_batch(ordered, allowed, self._kept_in)
+            capped = tool_results.cap_batch(ordered, allowed, self._kept_in)
         for place, (before, after) in enumerate(zip(ordered, capped, strict=True)):
             if after is not before:
                 self._tell_truncated(place)
@@ -410,7 +410,7 @@ class _Batch:
         self._setup.on_progress(max((timer.due for timer in self._running.values()), default=None))
 
     def _error(self, place: int, text: str) -> CallResult:
-        return results.error_result(self._name(place), text, at=self._setup.clock.now(), max_bytes=self._max_bytes)
+        return tool_results.error_result(self._name(place), text, at=self._setup.clock.now(), max_bytes=self._max_bytes)
 
     def _tool(self, place: int) -> Tool:
         tool = self._setup.tools.find(self._view.names[place])
@@ -422,7 +422,7 @@ class _Batch:
         return tool_calls.replay_token(self._setup.chat_id, pending.message_id, pending.call.tool_call_id)
 
     def _name(self, place: int) -> CallName:
-        return messages.name_of(self._calls[place].call, self._setup.tools)
+        return step_rows.name_of(self._calls[place].call, self._setup.tools)
 
     def _label(self, place: int) -> str:
         return self._setup.tools.label(self._view.names[place])

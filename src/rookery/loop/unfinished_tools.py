@@ -10,7 +10,7 @@ import asyncio
 from rookery.runtime.clock import Clock, DeadlineExceeded
 from rookery.telemetry.log import get_logger
 
-log = get_logger("loop.stragglers")
+log = get_logger("loop.unfinished_tools")
 
 
 class Stragglers:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.parts import Part, ToolResult
-from rookery.loop import results
-from rookery.loop.results import CallName
-from rookery.loop.tools import Publish
+from rookery.loop import tool_results
+from rookery.loop.tool import Publish
+from rookery.loop.tool_results import CallName
 from rookery.telemetry.log import get_logger
 
-log = get_logger("loop.live")
+log = get_logger("loop.live_results")
 
 
 class LiveResult:
@@ -27,7 +27,7 @@ class LiveResult:
             delta = ToolResult(
                 self._name.call_id,
                 self._name.tool_name,
-                result_delta=results.clean_text(text),
+                result_delta=tool_results.clean_text(text),
                 result_reset=reset,
                 mcp_server_id=self._name.server_id,
             )

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from enum import StrEnum
 from types import TracebackType
 
+from rookery.live import deltas
+from rookery.live.deltas import PartEvent
 from rookery.runtime.clock import Clock
-from rookery.worker import deltas
-from rookery.worker.deltas import PartEvent
 
 # streaming.md, "Episodes and the part buffer": who is further behind than this gets neighbours merged.
 MERGE_ABOVE_PARTS = 64

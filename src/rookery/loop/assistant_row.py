@@ -23,7 +23,7 @@ from rookery.domain.chat.prompt_parts import Meta, Prompt
 from rookery.llm import types as llm
 from rookery.llm.types import LanguageModel, Usage
 from rookery.loop import tool_input
-from rookery.loop.tools import Publish
+from rookery.loop.tool import Publish
 
 # What every wire accepts; others are replaced, because a history with them cannot be replayed.
 _CALL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")

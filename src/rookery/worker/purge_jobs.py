@@ -31,7 +31,7 @@ from rookery.store.settings import chats as settings_chats
 from rookery.telemetry.log import get_logger
 from rookery.worker.stats import WorkerStats
 
-log = get_logger("worker.purging")
+log = get_logger("worker.purge_jobs")
 
 CLOSE_SECONDS = 5.0
 BATCH = 1000

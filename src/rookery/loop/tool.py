@@ -22,7 +22,7 @@ from rookery.llm import types as llm
 from rookery.runtime.clock import Clock, Deadline
 from rookery.telemetry.log import get_logger
 
-log = get_logger("loop.tools")
+log = get_logger("loop.tool")
 
 # Live parts, as they are shown. Never awaits.
 Publish = Callable[[Role, Part], None]

@@ -14,7 +14,7 @@ from rookery.store.machine import Machine, Tx, cancel_requires_action, interrupt
 from rookery.telemetry.log import get_logger
 from rookery.worker.tasks import TaskHandle, Work
 
-log = get_logger("worker.actions")
+log = get_logger("worker.client_tool_timeout")
 
 
 class ActionTimeoutWork:

@@ -13,10 +13,10 @@ from rookery.domain.chat.messages import Effort, NewMessage, Role, StepFigures, 
 from rookery.domain.chat.parts import File, Part, Text, ToolCall
 from rookery.domain.chat.truncation import budget_bytes
 from rookery.llm.types import Usage
-from rookery.loop import results, tool_input
-from rookery.loop.assistant import AssistantOutcome, StepMeter
-from rookery.loop.results import CallName, CallResult
-from rookery.loop.tools import ToolSet, ToolSource
+from rookery.loop import tool_input, tool_results
+from rookery.loop.model_step import AssistantOutcome, StepMeter
+from rookery.loop.tool import ToolSet, ToolSource
+from rookery.loop.tool_results import CallName, CallResult
 
 _MAX_NAME = 200
 
@@ -57,7 +57,7 @@ def rejected_calls(outcome: AssistantOutcome, *, tools: ToolSet, at: datetime) -
     found = ((call, find_problem(call, tools, is_cut=call.tool_call_id in outcome.cut_calls)) for call in calls)
     max_bytes = budget_bytes(outcome.context_limit)
     return tuple(
-        results.error_result(name_of(call, tools), problem, at=at, max_bytes=max_bytes)
+        tool_results.error_result(name_of(call, tools), problem, at=at, max_bytes=max_bytes)
         for call, problem in found
         if problem is not None
     )
@@ -165,4 +165,4 @@ def _figures(
 
 def _name(text: str | None) -> str | None:
     """A provider's id, in a form that fits a column whatever the provider sent."""
-    return None if text is None else results.clean_text(text[:_MAX_NAME])
+    return None if text is None else tool_results.clean_text(text[:_MAX_NAME])

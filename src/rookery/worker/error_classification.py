@@ -24,8 +24,8 @@ from rookery.models.secrets import SecretsError
 from rookery.runtime.clock import DeadlineExceeded
 from rookery.store.models.errors import ModelUnusable, NoDefaultModel, SpendLimitReached, Unusable
 from rookery.telemetry.redaction import hide_secrets
-from rookery.worker import strangers
-from rookery.worker.strangers import Story
+from rookery.worker import unknown_errors
+from rookery.worker.unknown_errors import Story
 
 HISTORY_MISMATCH = "history_mismatch"
 _TOO_LARGE = 413
@@ -242,7 +242,7 @@ def _of_our_own(failure: BaseException, provider: str | None, hide: Hide) -> Cla
 
 
 def _of_stranger(failure: BaseException, provider: str | None, *, now: datetime | None, hide: Hide) -> Classified:
-    verdict = strangers.judge(failure, now=now)
+    verdict = unknown_errors.judge(failure, now=now)
     name = provider or verdict.guessed_provider
     sentence = _MESSAGES[verdict.kind] if verdict.story is None else _STORIES[verdict.story]
     detail = HISTORY_MISMATCH if verdict.story is Story.MISMATCH else error_bodies.clean_detail(verdict.detail, hide)

@@ -12,15 +12,7 @@ from uuid import UUID
 
 from rookery.domain.chat import parts
 from rookery.domain.chat.messages import ChatId
-from rookery.loop.tools import (
-    LedgerRun,
-    LedgerState,
-    Replay,
-    ToolCall,
-    ToolContext,
-    ToolOutput,
-    ToolSpec,
-)
+from rookery.loop.tool import LedgerRun, LedgerState, Replay, ToolCall, ToolContext, ToolOutput, ToolSpec
 
 Behaviour = Callable[[ToolContext, ToolCall], Awaitable[ToolOutput]]
 

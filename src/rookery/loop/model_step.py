@@ -34,14 +34,14 @@ from rookery.llm.types import (
     StreamError,
     Usage,
 )
+from rookery.loop.assistant_row import StepDraft, inline_file
 from rookery.loop.config import LoopConfig
-from rookery.loop.draft import StepDraft, inline_file
-from rookery.loop.tools import OnProgress, Publish, ToolSet
+from rookery.loop.tool import OnProgress, Publish, ToolSet
 from rookery.runtime import waits
 from rookery.runtime.clock import Clock, DeadlineExceeded
 from rookery.telemetry.log import get_logger
 
-log = get_logger("loop.assistant")
+log = get_logger("loop.model_step")
 
 # Chosen: a model that has everything at hand must not keep the event loop from everybody else.
 _PARTS_PER_TURN = 200

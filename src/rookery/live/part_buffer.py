@@ -31,13 +31,13 @@ from rookery.domain.chat import parts
 from rookery.domain.chat.interrupted_step import LivePart
 from rookery.domain.chat.messages import ChatId, Role
 from rookery.domain.chat.parts import Part, ToolResult
+from rookery.live import deltas
+from rookery.live.feeds import EndReason, Feed, Subscription
+from rookery.live.limits import PartLimits
 from rookery.runtime.clock import Clock
 from rookery.telemetry.log import get_logger
-from rookery.worker import deltas
-from rookery.worker.feeds import EndReason, Feed, Subscription
-from rookery.worker.part_limits import PartLimits
 
-log = get_logger("worker.parts")
+log = get_logger("live.part_buffer")
 
 # Chosen: a stalled reader is found at most this much late, and a pass looks at a few hundred episodes.
 SWEEP_SECONDS = 1.0

@@ -34,6 +34,7 @@ from rookery.models.directory import Directory
 from rookery.runtime.clock import Clock, Deadline
 from rookery.store.chats import chats, files
 from rookery.store.chats import messages as stored_messages
+from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.db.hints import WatchHint, WatchKind
 from rookery.store.db.pool import Connection
 from rookery.store.machine import Publisher
@@ -44,11 +45,10 @@ from rookery.telemetry.log import get_logger
 from rookery.titles import generate
 from rookery.titles.generate import Build, Quick
 from rookery.worker import billing
-from rookery.worker.database import DATABASE_ERRORS
-from rookery.worker.inflight import InFlight
+from rookery.worker.background_tasks import InFlight
 from rookery.worker.prepare import Asked
 
-log = get_logger("worker.titling")
+log = get_logger("worker.titles")
 
 SETTING = "models"
 # A first message is among these, whatever stands before it.

@@ -27,15 +27,16 @@ from rookery.domain.chat.messages import NewMessage, Role, Visibility
 from rookery.domain.chat.parts import CONTENT_VERSION, Part, Text
 from rookery.domain.chat.retry_policy import DEFAULT_POLICY, RetryPolicy, are_attempts_used
 from rookery.domain.chat.transitions import Transition
+from rookery.live.part_buffer import Episode, EpisodeExists, EpisodeKey, PartBuffer, PartBufferError
 from rookery.llm.errors import CallFailed, LlmError
 from rookery.llm.types import Call, ErrorKind, GeneratedFile, Purpose, Usage
 from rookery.loop import compaction
-from rookery.loop.assistant import AssistantOutcome, NoStepStats, StepMeter, StepSetup, StepStats, generate_assistant
-from rookery.loop.batch import BatchSetup, NoToolStats, PendingCall, ToolStats, execute_batch
 from rookery.loop.config import LoopConfig
-from rookery.loop.messages import assistant_rows, interrupted_figures, notice_row, tool_rows, without_files
-from rookery.loop.stragglers import Stragglers
-from rookery.loop.tools import Publish
+from rookery.loop.model_step import AssistantOutcome, NoStepStats, StepMeter, StepSetup, StepStats, generate_assistant
+from rookery.loop.step_rows import assistant_rows, interrupted_figures, notice_row, tool_rows, without_files
+from rookery.loop.tool import Publish
+from rookery.loop.tool_batch import BatchSetup, NoToolStats, PendingCall, ToolStats, execute_batch
+from rookery.loop.unfinished_tools import Stragglers
 from rookery.models import cost
 from rookery.runtime.clock import Clock
 from rookery.store import machine as transitions
@@ -43,19 +44,18 @@ from rookery.store.chats import files
 from rookery.store.machine import Question, StepCommitted, Tx
 from rookery.store.models.usage import CallStatus, Entry, record_call
 from rookery.telemetry.log import get_logger
-from rookery.worker import billing, failures, shielded
+from rookery.worker import billing, commit_shield, error_classification
 from rookery.worker.billing import Metered, Meters
 from rookery.worker.compaction import CompactionAct
 from rookery.worker.effects import Effects
-from rookery.worker.failures import Classified, StepFailed
+from rookery.worker.error_classification import Classified, StepFailed
 from rookery.worker.learned_windows import LearnedWindows
-from rookery.worker.parts import Episode, EpisodeExists, EpisodeKey, PartBuffer, PartBufferError
 from rookery.worker.prepare import Asked, Prepared, Preparer
 from rookery.worker.stats import FAILED, WorkerStats
 from rookery.worker.tasks import RetryTask, TaskExit, TaskHandle
 from rookery.worker.tool_ledger import ToolLedger
 
-log = get_logger("worker.acting")
+log = get_logger("worker.step_actions")
 
 AfterCommit = Callable[[Tx, StepCommitted], Awaitable[None]]
 
@@ -134,7 +134,7 @@ class Acts:
             if told is not None and not self._was_told(told):
                 rows = (notice_row(Text(told)), *rows)
             rows = (*self.prepared.turn_tools.opening(), *rows)
-            await shielded.to_the_end(self._commit_answer(asked, rows, self._entry(asked, outcome), outcome.usage))
+            await commit_shield.to_the_end(self._commit_answer(asked, rows, self._entry(asked, outcome), outcome.usage))
 
     async def take_refusal(self, failure: Classified) -> bool:
         """The request was too long: remember that. False when none was sent, so that nothing was found out."""
@@ -306,7 +306,7 @@ class Acts:
             self.parts.effects.action_required(await self.handle.update(enter, transition=transition))
             self.parts.stats.approvals_asked += asked  # what was not committed was not asked
 
-        await shielded.to_the_end(enter_and_tell())
+        await commit_shield.to_the_end(enter_and_tell())
 
     async def finish(self, decision: FinishTurn) -> None:
         notice = None
@@ -325,7 +325,7 @@ class Acts:
             if ended is not None:
                 self.tell_finished(ended[0], decision.reason, is_promoted=ended[1])
 
-        await shielded.to_the_end(end_and_tell())
+        await commit_shield.to_the_end(end_and_tell())
 
     async def fail(self, error: LastError) -> None:
         async def fail(tx: Tx) -> Chat:
@@ -337,7 +337,7 @@ class Acts:
             self.parts.effects.turn_failed(failed, error)
             self._turn_ended(FAILED)
 
-        await shielded.to_the_end(fail_and_tell())
+        await commit_shield.to_the_end(fail_and_tell())
 
     async def fail_compaction(self, error: LastError) -> None:
         """End the turn: a summary was made, and the chat is still too long."""
@@ -384,7 +384,7 @@ class Acts:
                 self._turn_ended(FAILED)
             return attempt
 
-        attempt = await shielded.to_the_end(begin_and_tell())
+        attempt = await commit_shield.to_the_end(begin_and_tell())
         if not attempt:
             raise TaskExit("All attempts are used.")
         self.attempt = attempt
@@ -467,7 +467,7 @@ class _Metered:
             self._acts._bill(self._asked, usage, self._meter, purpose=self._purpose, status=status)
         if isinstance(error, Exception) and not isinstance(error, LlmError):
             log.exception("model_raised", error)
-            raise StepFailed(failures.classify(error, self._asked.provider_name)) from error
+            raise StepFailed(error_classification.classify(error, self._asked.provider_name)) from error
 
     def _read(self) -> Metered:
         figures = interrupted_figures(

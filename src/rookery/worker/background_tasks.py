@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from rookery.runtime.clock import Clock, DeadlineExceeded
 from rookery.telemetry.log import get_logger
 
-log = get_logger("worker.inflight")
+log = get_logger("worker.background_tasks")
 
 
 class InFlight:

@@ -19,8 +19,8 @@ from rookery.domain.chat.history import History
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.parts import ContentError, ToolCall
 from rookery.domain.chat.tool_calls import OpenCall
-from rookery.loop import messages, tool_input
-from rookery.loop.tools import ToolSet
+from rookery.loop import step_rows, tool_input
+from rookery.loop.tool import ToolSet
 from rookery.runtime.time_slices import in_pieces
 from rookery.store.chats import approvals as stored_approvals
 from rookery.store.chats.step_reads import Step
@@ -79,7 +79,7 @@ def _names(call: ToolCall, tools: ToolSet) -> tuple[str, ...]:
 def _cannot_run(call: ToolCall, tools: ToolSet) -> bool:
     """Whether the batch answers the call with an error, whatever anybody thinks of it."""
     spec = tools.find_spec(call.tool_name)
-    if spec is None or messages.find_problem(call, tools) is not None:
+    if spec is None or step_rows.find_problem(call, tools) is not None:
         return True
     return spec.name not in tools.dynamic_names and tools.find_problem(call.tool_name) is not None
 

@@ -19,10 +19,10 @@ from msgspec import Raw
 
 from rookery.domain.chat import parts, truncation
 from rookery.domain.chat.parts import ContentError, File, Json, ToolResult
-from rookery.loop.tools import Attachment, Media, ToolOutput
+from rookery.loop.tool import Attachment, Media, ToolOutput
 from rookery.telemetry.log import get_logger
 
-log = get_logger("loop.results")
+log = get_logger("loop.tool_results")
 
 LARGE_BYTES = 256 * 1024
 # Chosen: a text longer than this is not asked whether it is JSON. Parsing holds up everybody, in a thread as well.
