@@ -51,7 +51,7 @@ from rookery.store.models.model_configs import ModelConfigDraft
 from rookery.store.models.providers import ProviderDraft
 from rookery.store.settings import chats as settings_chats
 from rookery.store.settings import settings
-from rookery.tools.turn import PlainToolbox
+from rookery.tools.step_tools import PlainToolbox
 from rookery.worker.worker import Worker, WorkerParts
 
 # Multiples of it, taken modulo one, lie evenly spread however many there are.

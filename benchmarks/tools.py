@@ -47,17 +47,17 @@ from rookery.stream.listening import serving
 from rookery.stream.relay import tokens
 from rookery.stream.relay.agents import AgentGate
 from rookery.stream.relay.tokens import TokenCheck
-from rookery.workspaces import bundle
+from rookery.workspaces import agent_bundle
+from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.agent_http import AgentHttp
-from rookery.workspaces.answers import Edit, FileEdits, StartProcess
-from rookery.workspaces.conn import AgentConn
+from rookery.workspaces.agent_messages import Edit, FileEdits, StartProcess
 from rookery.workspaces.drivers import sandboxes
-from rookery.workspaces.drivers.launcher import running
-from rookery.workspaces.drivers.layout import Layout
+from rookery.workspaces.drivers.launcher import sandbox_processes
 from rookery.workspaces.drivers.local import LocalDriver
-from rookery.workspaces.drivers.machine import LocalConfig
 from rookery.workspaces.drivers.protocol import Connector, WorkspaceSpec
-from rookery.workspaces.relayed import Peer, RelayedConnector
+from rookery.workspaces.drivers.sandbox_check import LocalConfig
+from rookery.workspaces.drivers.workspace_directory import Layout
+from rookery.workspaces.relay import Peer, RelayedConnector
 
 TOKEN = "t" * 43
 HOME, RUN = "/home/agent", "/run/rookery"
@@ -102,7 +102,7 @@ class Workspace:
         return output.output
 
     def pids(self) -> list[int]:
-        found = running.find(self.place.directory)
+        found = sandbox_processes.find(self.place.directory)
         return [pid for one in found for pid in (one.pid, one.monitor) if pid is not None]
 
     async def stop(self) -> None:
@@ -115,7 +115,7 @@ class Workshop:
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
-        self.driver = LocalDriver(LocalConfig(data_dir=data_dir), bundle.build)
+        self.driver = LocalDriver(LocalConfig(data_dir=data_dir), agent_bundle.build)
 
     async def start(self, name: str, *, generation: int = 1) -> Workspace:
         spec = WorkspaceSpec(id=name, generation=generation, token=TOKEN)

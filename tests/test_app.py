@@ -29,7 +29,7 @@ from rookery.store.db.errors import DatabaseUnsuitable, DataDirInUse, EmbeddedSe
 from rookery.store.db.pool import Database
 from rookery.store.workspaces.requests import Requested
 from rookery.workspaces.agent_http import ChatHeaders
-from rookery.workspaces.dialing import Reach
+from rookery.workspaces.connection import Reach
 from tests.certificates import make_certificate
 from tests.waiting import until
 from tests.workspaces.fake_driver import FakeDriver

@@ -47,12 +47,12 @@ from rookery.telemetry.http_stats import HttpStats
 from rookery.telemetry.log import bind, get_logger
 from rookery.telemetry.loop_lag import LagMonitor
 from rookery.telemetry.redaction import SecretRegistry
-from rookery.tools.turn import Toolbox
+from rookery.tools.step_tools import Toolbox
 from rookery.worker.config import WorkerConfig
 from rookery.worker.titles import ShortTexts
 from rookery.worker.worker import Worker, WorkerParts
 from rookery.workspaces.drivers.protocol import Driver
-from rookery.workspaces.runtime import WorkspaceRuntime
+from rookery.workspaces.loops import WorkspaceRuntime
 
 log = get_logger("app")
 

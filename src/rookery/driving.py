@@ -5,10 +5,10 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from rookery.settings import Settings, private_paths
-from rookery.workspaces import bundle, networks
+from rookery.workspaces import agent_bundle, networks
 from rookery.workspaces.drivers.local import LocalDriver
-from rookery.workspaces.drivers.machine import LocalConfig
 from rookery.workspaces.drivers.protocol import Driver
+from rookery.workspaces.drivers.sandbox_check import LocalConfig
 from rookery.workspaces.drivers.ssh import SshDriver
 
 DATABASE_PORT = 5432
@@ -51,11 +51,11 @@ def _database_ports(url: str) -> set[int]:
 
 def ssh_driver() -> SshDriver:
     """It holds connections: whoever makes it closes it."""
-    return SshDriver(bundle.build)
+    return SshDriver(agent_bundle.build)
 
 
 def local_driver(settings: Settings) -> LocalDriver:
-    return LocalDriver(local_config(settings), bundle.build)
+    return LocalDriver(local_config(settings), agent_bundle.build)
 
 
 def all_drivers(settings: Settings) -> dict[str, Driver]:

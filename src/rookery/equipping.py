@@ -17,12 +17,12 @@ from rookery.store.db.replicas import Replica
 from rookery.store.machine import Machine, Publisher
 from rookery.store.workspaces.workspaces import Workspace
 from rookery.tools.toolbox import ToolboxParts, WorkspaceToolbox
+from rookery.workspaces.driver_specs import Specs
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.protocol import Driver
-from rookery.workspaces.parts import WorkspaceParts
-from rookery.workspaces.relayed import Peers
-from rookery.workspaces.runtime import WorkspaceRuntime
-from rookery.workspaces.specs import Specs
+from rookery.workspaces.loops import WorkspaceRuntime
+from rookery.workspaces.relay import Peers
+from rookery.workspaces.services import WorkspaceParts
 from rookery.workspaces.stats import WorkspaceStats
 
 

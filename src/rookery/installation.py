@@ -28,7 +28,7 @@ from rookery.store.models.offline_model import ensure_model
 from rookery.store.people.name_repair import repair_names
 from rookery.store.settings import locked
 from rookery.telemetry.log import get_logger
-from rookery.workspaces.specs import Specs
+from rookery.workspaces.driver_specs import Specs
 
 BUSY_SECONDS = 5.0  # how long somebody else may take to start, or to be done
 BUSY_POLL_SECONDS = 0.05

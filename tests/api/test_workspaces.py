@@ -18,9 +18,9 @@ from rookery.domain.access.rights import Role
 from rookery.store.workspaces import context
 from rookery.store.workspaces import templates as stored
 from rookery.store.workspaces.context import ContextResource, Snapshot
-from rookery.workspaces import bundle, manifest, templates
+from rookery.workspaces import agent_bundle, manifest, templates
 from rookery.workspaces.drivers.local import LocalDriver
-from rookery.workspaces.drivers.machine import LocalConfig
+from rookery.workspaces.drivers.sandbox_check import LocalConfig
 from rookery.workspaces.service import as_push
 from rookery.workspaces.templates import TemplateFile
 from tests.api.house import House, Person, open_house
@@ -346,7 +346,7 @@ async def test_server_that_cannot_confine_says_why_and_what_helps_and_offers_wha
     bwrap = tmp_path / "bwrap"
     bwrap.write_bytes(FORBIDDEN)
     bwrap.chmod(0o755)
-    local = LocalDriver(LocalConfig(data_dir=tmp_path / "data", bwrap=bwrap), bundle.build)
+    local = LocalDriver(LocalConfig(data_dir=tmp_path / "data", bwrap=bwrap), agent_bundle.build)
     with tempfile.TemporaryDirectory(prefix="rks") as folder:
         other = FakeDriver(Path(folder))
         async with open_house(database_url, tmp_path, drivers={"local": local, "ssh": other}) as house:

@@ -22,7 +22,7 @@ from rookery.store.db.errors import StoreError
 from rookery.store.db.pool import Database, DatabaseConfig
 from rookery.telemetry import log
 from rookery.tools.framework import make_tool
-from rookery.tools.turn import PlainToolbox
+from rookery.tools.step_tools import PlainToolbox
 from rookery.worker.config import WorkerConfig
 from tests.chaos import effects, jobs
 from tests.chaos.effects import Wish

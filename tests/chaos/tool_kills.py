@@ -40,7 +40,7 @@ from rookery.store.models.providers import ProviderDraft
 from rookery.store.settings import settings
 from rookery.telemetry import log
 from rookery.workspaces.drivers import sandboxes
-from rookery.workspaces.drivers.layout import Layout
+from rookery.workspaces.drivers.workspace_directory import Layout
 from tests.chaos import jobs, traces
 from tests.chaos.jobs import Job
 from tests.chaos.people import Person

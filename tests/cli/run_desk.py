@@ -25,7 +25,7 @@ from rookery.store.db.pool import Database
 from rookery.store.models import model_configs, providers
 from rookery.store.models.model_configs import ModelConfig, ModelConfigDraft
 from rookery.store.models.providers import ProviderDraft
-from rookery.tools.turn import PlainToolbox
+from rookery.tools.step_tools import PlainToolbox
 from rookery.workspaces.drivers.protocol import Driver
 
 HELLO = (Say("Good morning."),)

@@ -21,12 +21,12 @@ from rookery.store.workspaces.workspaces import Workspace
 from rookery.stream.listening import serving
 from rookery.stream.relay.agents import AgentGate, AgentPeers
 from rookery.stream.relay.tokens import TokenCheck, mint
-from rookery.workspaces.conn import AgentConn
-from rookery.workspaces.dialing import TurnWorkspace
+from rookery.workspaces.agent_client import AgentConn
+from rookery.workspaces.connection import TurnWorkspace
+from rookery.workspaces.directory import StorePlaces
 from rookery.workspaces.drivers.protocol import Connector
 from rookery.workspaces.errors import AgentError, AgentUnreachable, NoConnection, Situation
-from rookery.workspaces.places import StorePlaces
-from rookery.workspaces.relayed import TOKEN_HEADER
+from rookery.workspaces.relay import TOKEN_HEADER
 from tests.workspaces.fake_agent import FakeAgent, UnixPath, fake_agent
 from tests.workspaces.yard import Yard, open_yard
 

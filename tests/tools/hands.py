@@ -24,14 +24,14 @@ from rookery.loop.tool_batch import BatchSetup, PendingCall
 from rookery.loop.tool_results import CallResult
 from rookery.loop.unfinished_tools import Stragglers
 from rookery.runtime.clock import Clock, SystemClock
-from rookery.tools import attach, files, plan, process, questions, skills
-from rookery.tools.keeping import ResultKeeper
+from rookery.tools import ask_user, attach_file, files, process, propose_plan, skills
 from rookery.tools.registry import Column
-from rookery.tools.workspace_turn import WorkspaceTurn
+from rookery.tools.spilled_results import ResultKeeper
+from rookery.tools.step_workspace import WorkspaceTurn
+from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.agent_http import AgentPools, ChatHeaders
-from rookery.workspaces.answers import Health
-from rookery.workspaces.conn import AgentConn
-from rookery.workspaces.dialing import Place, TurnWorkspace
+from rookery.workspaces.agent_messages import Health
+from rookery.workspaces.connection import Place, TurnWorkspace
 from tests.loop.rig import Shown
 from tests.scripted_tools import MemoryLedger
 from tests.workspaces.agent import rig as agents
@@ -117,9 +117,9 @@ class Hands:
         found: list[Tool] = [
             *files.tools(),
             *process.tools(),
-            *attach.tools(),
-            *questions.tools(),
-            *plan.tools(),
+            *attach_file.tools(),
+            *ask_user.tools(),
+            *propose_plan.tools(),
             skills.read_skill_tool(),
             skills.read_skill_file_tool(),
             *self.extra,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rookery.tools import commands
-from rookery.workspaces.answers import Truncated
+from rookery.workspaces.agent_messages import Truncated
 
 
 @pytest.mark.parametrize(

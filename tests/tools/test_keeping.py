@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rookery.loop.tool import ToolOutput
-from rookery.tools import keeping
+from rookery.tools import spilled_results
 
 FILE = "/home/agent/.rookery/results/call_1"
 
@@ -21,7 +21,7 @@ FILE = "/home/agent/.rookery/results/call_1"
     ],
 )
 def test_only_files_of_results_are_taken_for_the_whole(value: dict[str, object] | str, file: str | None) -> None:
-    assert keeping.own_file(ToolOutput(value)) == file
+    assert spilled_results.own_file(ToolOutput(value)) == file
 
 
 @pytest.mark.parametrize(
@@ -34,4 +34,4 @@ def test_only_files_of_results_are_taken_for_the_whole(value: dict[str, object] 
     ],
 )
 def test_kept_result_can_be_read_by_lines(value: dict[str, object] | str | bytes, text: bytes) -> None:
-    assert keeping.as_text(ToolOutput(value)) == text
+    assert spilled_results.as_text(ToolOutput(value)) == text

@@ -29,10 +29,10 @@ from rookery.store.chats.step_reads import HistoryCache, Step
 from rookery.store.settings import settings
 from rookery.store.workspaces import context, mcp_consents
 from rookery.tools.registry import Column
+from rookery.tools.step_tools import TurnTools
 from rookery.tools.toolbox import ToolboxParts, WorkspaceToolbox
-from rookery.tools.turn import TurnTools
 from rookery.workspaces.drivers.protocol import DriverError, WorkspaceSpec
-from rookery.workspaces.runtime import WorkspaceRuntime
+from rookery.workspaces.loops import WorkspaceRuntime
 from tests.loop.rig import Shown
 from tests.scripted_tools import MemoryLedger
 from tests.store.machine.rig import Rig, assistant, make_rig

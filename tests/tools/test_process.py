@@ -20,8 +20,8 @@ from rookery.runtime.clock import SystemClock
 from rookery.tools import process
 from rookery.tools.framework import make_tool
 from rookery.tools.registry import Column
-from rookery.workspaces.answers import StartProcess
-from rookery.workspaces.conn import AgentConn, StartedProcess
+from rookery.workspaces.agent_client import AgentConn, StartedProcess
+from rookery.workspaces.agent_messages import StartProcess
 from tests.tools.hands import Hands, open_hands, value_of
 from tests.waiting import until
 

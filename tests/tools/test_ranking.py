@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rookery.store.workspaces.templates import Signals
-from rookery.tools import ranking
-from rookery.tools.ranking import Facts
+from rookery.tools import template_ranking
+from rookery.tools.template_ranking import Facts
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 PYTHON = Facts("python", "Python", "For scripts and services")
@@ -19,7 +19,7 @@ PYTHON_ML = Facts("python-ml", "Machine learning", "Notebooks, GPUs")
 
 def ask(*facts: Facts, query: str | None = None, page: int = 1, signals: Any = ()) -> dict[str, Any]:
     loaded = None if signals is None else dict(signals)
-    return ranking.shortlist(facts, query=query, page=page, signals=loaded, now=NOW)
+    return template_ranking.shortlist(facts, query=query, page=page, signals=loaded, now=NOW)
 
 
 def ids(result: dict[str, Any]) -> list[str]:
@@ -35,7 +35,7 @@ def users(count: int) -> Signals:
     [("python", 4), ("PY-thon", 4), ("machine learning", 0), ("pyt", 3), ("tho", 2), ("services", 1), ("rust", 0)],
 )
 def test_query_is_looked_for_in_names_first(query: str, tier: int) -> None:
-    assert ranking.tier(PYTHON, ranking._folded(query)) == tier
+    assert template_ranking.tier(PYTHON, template_ranking._folded(query)) == tier
 
 
 def test_display_name_counts_as_a_name() -> None:
@@ -83,10 +83,10 @@ def test_own_use_outweighs_others_and_fades() -> None:
     fresh = Signals(active=1, last_used_at=NOW - timedelta(days=1), active_users=1)
     faded = Signals(active=1, last_used_at=NOW - timedelta(days=140), active_users=1)
 
-    assert ranking.affinity(fresh, now=NOW) > ranking.affinity(users(1000), now=NOW)
-    assert ranking.affinity(faded, now=NOW) < 1
-    assert ranking.affinity(Signals(active=2, last_used_at=NOW + timedelta(days=3)), now=NOW) == 20.0
-    assert ranking.affinity(Signals(deleted=1, last_used_at=NOW - timedelta(days=14)), now=NOW) == 2.5
+    assert template_ranking.affinity(fresh, now=NOW) > template_ranking.affinity(users(1000), now=NOW)
+    assert template_ranking.affinity(faded, now=NOW) < 1
+    assert template_ranking.affinity(Signals(active=2, last_used_at=NOW + timedelta(days=3)), now=NOW) == 20.0
+    assert template_ranking.affinity(Signals(deleted=1, last_used_at=NOW - timedelta(days=14)), now=NOW) == 2.5
 
 
 def test_pages_hold_ten_and_say_what_follows() -> None:
@@ -114,6 +114,6 @@ def test_item_leaves_out_what_says_nothing() -> None:
 def test_excerpt_is_plain_text_without_front_matter() -> None:
     readme = "---\ntitle: x\n---\n# Hello **you**\n\n<!-- hidden -->See [docs](http://a) ![pic](b)\n```sh\nls\n```\n"
 
-    assert ranking.excerpt(readme) == "Hello you\n\nSee docs pic\n\nls"
-    assert ranking.excerpt("---\nnot closed") == "---\nnot closed"
-    assert len(ranking.excerpt("word " * 1000)) <= 1000
+    assert template_ranking.excerpt(readme) == "Hello you\n\nSee docs pic\n\nls"
+    assert template_ranking.excerpt("---\nnot closed") == "---\nnot closed"
+    assert len(template_ranking.excerpt("word " * 1000)) <= 1000

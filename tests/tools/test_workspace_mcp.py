@@ -13,7 +13,7 @@ from rookery.domain.chat.mcp_consent import Entry
 from rookery.loop.tool import ToolSource
 from rookery.store.workspaces.context import ContextResource
 from rookery.tools import workspace_mcp
-from rookery.workspaces.answers import McpResult
+from rookery.workspaces.agent_messages import McpResult
 from tests.tools.hands import Hands, open_hands
 from tests.workspaces.agent.test_mcp import SERVER
 

@@ -46,7 +46,7 @@ from rookery.store.models.model_configs import ModelConfigDraft, ModelConfigPatc
 from rookery.store.models.providers import ProviderDraft
 from rookery.store.settings import settings
 from rookery.testing import FakeClock
-from rookery.tools.turn import PlainToolbox, Toolbox, TurnTools
+from rookery.tools.step_tools import PlainToolbox, Toolbox, TurnTools
 from rookery.worker.config import WorkerConfig
 from rookery.worker.worker import Worker, WorkerParts
 from tests.waiting import until

@@ -32,7 +32,7 @@ from rookery.testing.fake_anthropic import FakeAnthropic
 from rookery.testing.fake_completions import Answer, FakeCompletions
 from rookery.testing.fake_responses import FakeResponses, say
 from rookery.testing.fake_server import RecordedRequest
-from rookery.tools.turn import PlainToolbox, TurnTools
+from rookery.tools.step_tools import PlainToolbox, TurnTools
 from tests.waiting import until
 from tests.worker.house import KEY, House, in_turn, open_house
 

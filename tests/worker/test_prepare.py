@@ -38,7 +38,7 @@ from rookery.store import machine
 from rookery.store.chats import files
 from rookery.store.chats.step_reads import Step
 from rookery.store.settings.settings import write_user_setting
-from rookery.tools.turn import PlainToolbox, ToolsUnavailable, TurnTools
+from rookery.tools.step_tools import PlainToolbox, ToolsUnavailable, TurnTools
 from tests import scripted_tools
 from tests.waiting import until
 from tests.worker.house import House, in_turn, open_house

@@ -16,7 +16,7 @@ from rookery.loop.tool import ToolCall as Called
 from rookery.store.chats.step_reads import Step as LoadedStep
 from rookery.store.db.hints import OwnershipHint
 from rookery.testing import FakeClock
-from rookery.tools.turn import PlainToolbox, ToolsUnavailable, TurnTools
+from rookery.tools.step_tools import PlainToolbox, ToolsUnavailable, TurnTools
 from rookery.worker import commit_shield
 from tests import scripted_tools
 from tests.waiting import until

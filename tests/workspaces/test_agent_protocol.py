@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from rookery.runtime.clock import SystemClock
 from rookery.workspaces import agent_protocol
+from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.agent_http import AgentHttp, ChatHeaders, Request
 from rookery.workspaces.agent_protocol import BURST_SECONDS, SHARE, LoopShare
-from rookery.workspaces.conn import AgentConn
 from rookery.workspaces.errors import AgentCutOff, AgentUnreachable
 from tests.workspaces.fake_agent import UnixPath
 

@@ -14,9 +14,9 @@ from aiohttp import web
 
 from rookery.runtime.clock import Clock, SystemClock
 from rookery.testing import FakeClock
+from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.agent_http import POOL_IDLE_SECONDS, AgentHttp, AgentPools, ChatHeaders
-from rookery.workspaces.answers import Edit, FileEdits, StartProcess
-from rookery.workspaces.conn import AgentConn
+from rookery.workspaces.agent_messages import Edit, FileEdits, StartProcess
 from rookery.workspaces.errors import AgentError, AgentUnreachable
 from tests.workspaces.fake_agent import FakeAgent, UnixPath, fake_agent
 

@@ -15,9 +15,9 @@ from rookery.domain.chat.messages import ChatId
 from rookery.runtime.clock import SystemClock
 from rookery.store.db.hints import Hint, WatchHint, WatchKind
 from rookery.store.workspaces import context
+from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.agent_http import AgentHttp
-from rookery.workspaces.answers import ContextSnapshot, Resource
-from rookery.workspaces.conn import AgentConn
+from rookery.workspaces.agent_messages import ContextSnapshot, Resource
 from rookery.workspaces.context import Contexts, snapshot_of
 from tests.store.accounts import open_pool
 from tests.store.builders import World, open_world

@@ -17,10 +17,10 @@ from aiohttp import web
 from rookery.domain.chat.messages import ChatId
 from rookery.runtime.clock import Clock
 from rookery.testing import FakeClock
+from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.agent_http import AgentPools, ChatHeaders
-from rookery.workspaces.answers import Health
-from rookery.workspaces.conn import AgentConn
-from rookery.workspaces.dialing import Place, Reach, TurnWorkspace, Unreadable
+from rookery.workspaces.agent_messages import Health
+from rookery.workspaces.connection import Place, Reach, TurnWorkspace, Unreadable
 from rookery.workspaces.errors import NoConnection, Situation
 from tests.waiting import until
 from tests.workspaces.fake_agent import FakeAgent, UnixPath, fake_agent

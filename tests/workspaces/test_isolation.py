@@ -11,10 +11,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rookery.workspaces import bundle
+from rookery.workspaces import agent_bundle
 from rookery.workspaces.drivers.local import LocalDriver
-from rookery.workspaces.drivers.machine import LocalConfig
 from rookery.workspaces.drivers.protocol import Sandbox
+from rookery.workspaces.drivers.sandbox_check import LocalConfig
 from rookery.workspaces.isolation import Finding, IsolationCheck
 from tests.workspaces.drivers.yard import known_machine
 
@@ -30,7 +30,7 @@ def config() -> Iterator[LocalConfig]:
 
 @asynccontextmanager
 async def driving(config: LocalConfig) -> AsyncIterator[LocalDriver]:
-    driver = LocalDriver(config, bundle.build, machine=await asyncio.to_thread(known_machine))
+    driver = LocalDriver(config, agent_bundle.build, machine=await asyncio.to_thread(known_machine))
     try:
         yield driver
     finally:

@@ -18,7 +18,7 @@ from rookery.store.workspaces import claims, operations, requests
 from rookery.store.workspaces.operations import Reason
 from rookery.store.workspaces.requests import Draft, NodeOffline, OperationInProgress, Requested, WorkspaceQuotaExceeded
 from rookery.workspaces.drivers.protocol import DriverError
-from rookery.workspaces.problems import ParametersInvalid
+from rookery.workspaces.template_problems import ParametersInvalid
 from tests.waiting import until
 from tests.workspaces.yard import NODE, Yard, open_yard
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rookery.workspaces import manifest, parameters, values
-from rookery.workspaces.problems import ParametersInvalid, TemplateInvalid
+from rookery.workspaces import manifest, parameter_values, parameters
+from rookery.workspaces.template_problems import ParametersInvalid, TemplateInvalid
 
 TEMPLATE = manifest.parse(
     """
@@ -87,8 +87,8 @@ def test_value_whose_type_changed_with_a_revision_falls_back_to_the_default() ->
 @pytest.mark.parametrize(
     ("value", "shown"), [(True, "true"), (3, "3"), (2.5, "2.5"), ("a b", "a b"), (["a", "b"], '["a","b"]')]
 )
-def test_values_as_scripts_see_them(value: values.Value, shown: str) -> None:
-    assert values.text(value) == shown
+def test_values_as_scripts_see_them(value: parameter_values.Value, shown: str) -> None:
+    assert parameter_values.text(value) == shown
 
 
 SHARING = manifest.parse(
@@ -218,8 +218,8 @@ def test_wrong_secrets_are_refused_without_being_repeated(given: dict[str, objec
     ],
 )
 def test_user_info_of_urls_is_found(url: str, shown: str, bare: str) -> None:
-    assert (values.masked(url), values.without_credentials(url)) == (shown, bare)
-    assert values.masked(values.without_credentials(url)) == bare
+    assert (parameter_values.masked(url), parameter_values.without_credentials(url)) == (shown, bare)
+    assert parameter_values.masked(parameter_values.without_credentials(url)) == bare
 
 
 @pytest.mark.parametrize(

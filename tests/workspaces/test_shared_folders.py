@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from rookery.workspaces import manifest, shared_folders
-from rookery.workspaces.problems import TemplateInvalid
+from rookery.workspaces.template_problems import TemplateInvalid
 from tests.workspaces.yard import Yard, open_yard
 
 SHARED = ("/srv/projects", "/srv/a,b")

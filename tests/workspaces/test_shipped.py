@@ -13,14 +13,14 @@ import pytest
 
 from rookery.store.workspaces import templates as stored
 from rookery.store.workspaces.templates import TemplatePatch
-from rookery.workspaces import manifest, parameters, service, shipped, templates
+from rookery.workspaces import manifest, parameters, service, shipped_templates, templates
 from rookery.workspaces.drivers.protocol import Limits
-from rookery.workspaces.problems import ParametersInvalid
+from rookery.workspaces.template_problems import ParametersInvalid
 from rookery.workspaces.templates import TemplateFile
 from tests.store.builders import World, open_world
 from tests.store.machine.rig import Recorder
 
-FOLDERS = {folder.name: folder for folder in shipped.folders()}
+FOLDERS = {folder.name: folder for folder in shipped_templates.folders()}
 
 
 @pytest.fixture
@@ -59,10 +59,10 @@ def repository(folder: Path, *messages: str) -> str:
 
 
 def test_all_of_them_are_there_and_valid() -> None:
-    names = {each.manifest.name for each in shipped.packed()}
+    names = {each.manifest.name for each in shipped_templates.packed()}
 
     assert names == {"blank", "python", "node", "git", "host-folder"} == set(FOLDERS)
-    for each in shipped.packed():
+    for each in shipped_templates.packed():
         assert each.readme.startswith("# ")
         assert each.manifest.description
         assert each.manifest.idle_stop_after_s > 0
@@ -72,8 +72,8 @@ def test_all_of_them_are_there_and_valid() -> None:
 async def test_they_are_pushed_once_and_again_when_they_change(world: World) -> None:
     published = Recorder()
 
-    assert len(await shipped.push(world.conn, published)) == 5
-    assert await shipped.push(world.conn, published) == []
+    assert len(await shipped_templates.push(world.conn, published)) == 5
+    assert await shipped_templates.push(world.conn, published) == []
 
     await world.conn.execute(
         "WITH old AS (INSERT INTO template_revisions SELECT template, repeat('0', 64), manifest, readme, archive"
@@ -81,7 +81,7 @@ async def test_they_are_pushed_once_and_again_when_they_change(world: World) -> 
         " UPDATE templates SET revision = repeat('0', 64) WHERE name = 'blank'"
     )
     await stored.update_template(world.conn, "blank", TemplatePatch(enabled=False))
-    assert await shipped.push(world.conn, published) == ["blank"]
+    assert await shipped_templates.push(world.conn, published) == ["blank"]
     assert not (await stored.get_template(world.conn, "blank")).enabled
 
 
@@ -89,7 +89,7 @@ async def test_template_that_somebody_pushed_under_the_name_stays(world: World) 
     own = templates.pack({"template.toml": TemplateFile(b'name = "blank"')})
     await stored.push_template(world.conn, service.as_push(own))
 
-    await shipped.push(world.conn, Recorder())
+    await shipped_templates.push(world.conn, Recorder())
 
     assert (await stored.get_template(world.conn, "blank")).revision == own.revision
 

@@ -27,10 +27,10 @@ from rookery.store.workspaces.operations import Operation
 from rookery.store.workspaces.requests import Requested
 from rookery.store.workspaces.workspaces import Workspace
 from rookery.workspaces import templates
-from rookery.workspaces.parts import WorkspaceParts
-from rookery.workspaces.runtime import WorkspaceRuntime
+from rookery.workspaces.driver_specs import Specs
+from rookery.workspaces.loops import WorkspaceRuntime
 from rookery.workspaces.service import as_push
-from rookery.workspaces.specs import Specs
+from rookery.workspaces.services import WorkspaceParts
 from rookery.workspaces.templates import TemplateFile
 from tests.store.accounts import open_pool
 from tests.store.builders import World, open_world

@@ -59,7 +59,7 @@ from rookery.store.models.errors import ModelError
 from rookery.store.people.errors import AccessError
 from rookery.stream.errors import StreamRefused
 from rookery.workspaces.errors import NotWatchable
-from rookery.workspaces.problems import Invalid
+from rookery.workspaces.template_problems import Invalid
 
 # One per subject, in the order of the document. Each takes the parts and gives its routes.
 ROUTERS: tuple[Callable[[ApiParts], APIRouter], ...] = (

@@ -24,8 +24,8 @@ from rookery.loop.tool import ToolOutput
 from rookery.loop.tool_results import CallResult
 from rookery.models.directory import windows_of
 from rookery.telemetry.log import get_logger
-from rookery.tools.keeping import ResultKeeper
-from rookery.workspaces.dialing import TurnWorkspace, Unreadable
+from rookery.tools.spilled_results import ResultKeeper
+from rookery.workspaces.connection import TurnWorkspace, Unreadable
 
 log = get_logger("api.client_results")
 

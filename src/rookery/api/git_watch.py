@@ -19,8 +19,8 @@ from rookery.stream.follow import DATABASE_ERRORS
 from rookery.stream.outbox import Frame
 from rookery.stream.session import Inbound
 from rookery.telemetry.log import get_logger
-from rookery.workspaces.answers import GitMessage, Repository
-from rookery.workspaces.dialing import Unreadable
+from rookery.workspaces.agent_messages import GitMessage, Repository
+from rookery.workspaces.connection import Unreadable
 from rookery.workspaces.errors import WorkspaceError
 from rookery.workspaces.git import GitWatch
 

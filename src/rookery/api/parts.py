@@ -24,7 +24,7 @@ from rookery.store.people.passwords import Passwords
 from rookery.stream.service import Streams
 from rookery.telemetry.http_stats import HttpStats
 from rookery.worker.titles import ShortTexts, Titling
-from rookery.workspaces.runtime import WorkspaceRuntime
+from rookery.workspaces.loops import WorkspaceRuntime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from rookery.store.people.errors import Denied, ScopeMissing
 from rookery.stream import edge, params
 from rookery.stream.guard import Grant
 from rookery.stream.service import Opened, Streams
-from rookery.workspaces.runtime import WorkspaceRuntime
+from rookery.workspaces.loops import WorkspaceRuntime
 
 # Of a stream that could not be opened: its client is in no hurry, and all the others come back, too.
 RETRY_SECONDS = "2"

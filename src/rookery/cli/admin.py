@@ -29,8 +29,8 @@ from rookery.store.db.migrate import Migration
 from rookery.store.db.pool import Connection, DatabaseConfig
 from rookery.store.models import model_configs, providers
 from rookery.store.settings import settings as stored_settings
-from rookery.workspaces.drivers.machine import problem_of_limits, problem_of_users
 from rookery.workspaces.drivers.protocol import DriverError, DriverUnavailable
+from rookery.workspaces.drivers.sandbox_check import problem_of_limits, problem_of_users
 from rookery.workspaces.errors import WorkspaceError
 from rookery.workspaces.isolation import IsolationCheck
 

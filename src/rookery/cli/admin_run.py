@@ -45,7 +45,7 @@ from rookery.store.models import offline_model, providers, usage
 from rookery.store.models.usage import Figures
 from rookery.store.people import operator
 from rookery.store.settings import settings as runtime_settings
-from rookery.tools.turn import PlainToolbox
+from rookery.tools.step_tools import PlainToolbox
 from rookery.worker.config import WorkerConfig
 
 # Wrappers pass a signal on that the terminal has sent to them and to us: what comes this soon is the same key press.

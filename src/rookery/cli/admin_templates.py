@@ -22,8 +22,8 @@ from rookery.workspaces import manifest as manifests
 from rookery.workspaces import networks, shared_folders
 from rookery.workspaces import templates as folders
 from rookery.workspaces.manifest import Manifest
-from rookery.workspaces.problems import TemplateInvalid
 from rookery.workspaces.service import as_push
+from rookery.workspaces.template_problems import TemplateInvalid
 
 ADVICE = "`rookery admin template push DIR` adds one; the server adds its own at its next start."
 

@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from rookery.domain.content.attachments import cut_utf8
-from rookery.workspaces.answers import Truncated
+from rookery.workspaces.agent_messages import Truncated
 
 MAX_VIEW_BYTES = 32 * 1024
 # Not `&&` and not `|&`; an escaped one belongs to a word.

@@ -16,8 +16,8 @@ from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.parts import Json
 from rookery.domain.content import uploads
 from rookery.loop.tool import Media, Replay, Tool, ToolContext, ToolOutput
-from rookery.tools.workspace_turn import Refused, WorkspaceTurn, absolute, ask_agent, make_tool, turn_of, with_warning
-from rookery.workspaces.answers import Edit, FileEdits
+from rookery.tools.step_workspace import Refused, WorkspaceTurn, absolute, ask_agent, make_tool, turn_of, with_warning
+from rookery.workspaces.agent_messages import Edit, FileEdits
 
 MAX_WRITE_BYTES = 16 * 1024 * 1024
 # What providers take of one image.

@@ -6,7 +6,7 @@ import asyncio
 
 from rookery.loop.tool import ToolContext
 from rookery.telemetry.log import get_logger
-from rookery.workspaces.dialing import TurnWorkspace
+from rookery.workspaces.connection import TurnWorkspace
 
 log = get_logger("tools.live_output")
 

@@ -19,9 +19,9 @@ from rookery.loop.tool import CancelReason, Replay, Tool, ToolContext, ToolOutpu
 from rookery.tools import commands, durations
 from rookery.tools.durations import BadDuration
 from rookery.tools.live_output import LiveTail
-from rookery.tools.workspace_turn import Refused, WorkspaceTurn, ask_agent, make_tool, turn_of, with_warning
-from rookery.workspaces.answers import Output, ProcessInfo, StartProcess
-from rookery.workspaces.conn import MAX_WAIT_SECONDS, StartedProcess
+from rookery.tools.step_workspace import Refused, WorkspaceTurn, ask_agent, make_tool, turn_of, with_warning
+from rookery.workspaces.agent_client import MAX_WAIT_SECONDS, StartedProcess
+from rookery.workspaces.agent_messages import Output, ProcessInfo, StartProcess
 from rookery.workspaces.errors import AgentError, AgentUnreachable, NoConnection, WorkspaceError
 
 # What a call gets on top of its own timeout, for the requests around it.

@@ -15,7 +15,7 @@ from rookery.domain.content import skills
 from rookery.domain.content.skills import AmbiguousSkill, NoSuchSkill, SkillFile
 from rookery.loop.tool import Tool, ToolContext, ToolOutput
 from rookery.telemetry.log import get_logger
-from rookery.tools.workspace_turn import Refused, WorkspaceTurn, ask_agent, make_tool, turn_of
+from rookery.tools.step_workspace import Refused, WorkspaceTurn, ask_agent, make_tool, turn_of
 
 log = get_logger("tools.skills")
 

@@ -15,9 +15,9 @@ from rookery.store.db.errors import StoreError
 from rookery.store.people.errors import Missing
 from rookery.store.workspaces.templates import Signals, Template
 from rookery.telemetry.log import get_logger
-from rookery.tools import ranking
-from rookery.tools.ranking import Facts
-from rookery.tools.workspace_turn import Refused, make_tool, turn_of
+from rookery.tools import template_ranking
+from rookery.tools.step_workspace import Refused, make_tool, turn_of
+from rookery.tools.template_ranking import Facts
 from rookery.workspaces import manifest as manifests
 from rookery.workspaces import networks
 from rookery.workspaces.manifest import Parameter, Preset
@@ -69,7 +69,7 @@ async def list_templates(ctx: ToolContext, given: ListTemplates) -> ToolOutput:
         log.warning("template_signals_unknown", chat_id=ctx.chat_id, error=str(error) or type(error).__name__)
         signals = None
     return ToolOutput(
-        ranking.shortlist(
+        template_ranking.shortlist(
             [_facts(each) for each in usable],
             query=given.query,
             page=given.page,
@@ -127,7 +127,7 @@ def _facts(template: Template) -> Facts:
 
 
 def _readme(text: str) -> str:
-    cleaned = prompt_text.clean_markdown(skills.split_front_matter(text[: ranking.MAX_README_CHARS])[1])
+    cleaned = prompt_text.clean_markdown(skills.split_front_matter(text[: template_ranking.MAX_README_CHARS])[1])
     return cleaned[:README_CHARS]
 
 

@@ -30,27 +30,27 @@ from rookery.store.workspaces import context, mcp_consents, workspaces
 from rookery.store.workspaces.workspaces import Status, Workspace
 from rookery.telemetry.log import get_logger
 from rookery.tools import (
-    attach,
+    ask_user,
+    attach_file,
     files,
-    plan,
     process,
-    questions,
+    propose_plan,
     registry,
     skills,
     templates,
-    workspace_life,
+    workspace_lifecycle,
     workspace_mcp,
 )
-from rookery.tools.diffs import note_diffs
-from rookery.tools.keeping import ResultKeeper
-from rookery.tools.pinned import Pinned, Pins
+from rookery.tools.git_scan import note_diffs
 from rookery.tools.registry import Column
-from rookery.tools.turn import TurnTools, dynamic_tools
-from rookery.tools.workspace_turn import WorkspaceTurn, Yard, plan_path
+from rookery.tools.spilled_results import ResultKeeper
+from rookery.tools.step_tools import TurnTools, dynamic_tools
+from rookery.tools.step_workspace import WorkspaceTurn, Yard, plan_path
+from rookery.tools.workspace_blocks import Pinned, Pins
 from rookery.workspaces.agent_http import ChatHeaders
+from rookery.workspaces.connection import Places, TurnWorkspace, Unreadable
 from rookery.workspaces.context import DATABASE_ERRORS, Contexts
 from rookery.workspaces.context_watch import ContextWatches
-from rookery.workspaces.dialing import Places, TurnWorkspace, Unreadable
 from rookery.workspaces.errors import NoConnection, WorkspaceError
 from rookery.workspaces.service import Workspaces
 
@@ -105,14 +105,14 @@ class WorkspaceToolbox:
             "chat_workspaces", max_bytes=MAX_BYTES, max_age_seconds=MAX_AGE_SECONDS, clock=parts.clock
         )
         self._pins = Pins(parts.pool, clock=parts.clock)
-        self._asking: tuple[Tool, ...] = tuple(questions.tools())
+        self._asking: tuple[Tool, ...] = tuple(ask_user.tools())
         self._working: tuple[Tool, ...] = (
             *templates.tools(),
-            *workspace_life.tools(),
+            *workspace_lifecycle.tools(),
             *files.tools(),
             *process.tools(),
-            *attach.tools(),
-            *plan.tools(),
+            *attach_file.tools(),
+            *propose_plan.tools(),
         )
         self._read_skill, self._read_skill_file = skills.read_skill_tool(), skills.read_skill_file_tool()
 

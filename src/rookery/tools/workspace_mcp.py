@@ -17,9 +17,9 @@ from rookery.domain.chat import approvals, parts
 from rookery.domain.chat.mcp_consent import Entry
 from rookery.loop.tool import Media, Replay, ToolCall, ToolContext, ToolOutput, ToolSource, ToolSpec, object_schema
 from rookery.store.workspaces.context import ContextResource
-from rookery.tools.workspace_turn import Refused, ask_agent, turn_of
-from rookery.workspaces.answers import McpResult
-from rookery.workspaces.conn import MCP_SECONDS
+from rookery.tools.step_workspace import Refused, ask_agent, turn_of
+from rookery.workspaces.agent_client import MCP_SECONDS
+from rookery.workspaces.agent_messages import McpResult
 from rookery.workspaces.errors import WorkspaceError
 
 MAX_NAME = 64

@@ -38,7 +38,7 @@ from rookery.store.chats.step_reads import HistoryCache, Step, load_step
 from rookery.store.machine import Machine, Question, Tx
 from rookery.store.models.errors import ModelError
 from rookery.telemetry.log import get_logger
-from rookery.tools.turn import ToolsUnavailable
+from rookery.tools.step_tools import ToolsUnavailable
 from rookery.worker import approval_gate, commit_shield, error_classification
 from rookery.worker.approval_gate import Judged
 from rookery.worker.config import WorkerConfig

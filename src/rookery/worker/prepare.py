@@ -49,7 +49,7 @@ from rookery.store.models.usage import KeySource
 from rookery.store.settings import chats as chat_settings
 from rookery.store.settings.chats import ChatSettings
 from rookery.telemetry.log import get_logger
-from rookery.tools.turn import Toolbox, ToolsUnavailable, TurnTools, mode_of
+from rookery.tools.step_tools import Toolbox, ToolsUnavailable, TurnTools, mode_of
 from rookery.worker import error_classification
 from rookery.worker.error_classification import StepFailed
 from rookery.worker.prompt_cache import PromptCache

@@ -27,7 +27,7 @@ from rookery.store.db.pubsub import Bus
 from rookery.store.machine import Machine, Publisher, release_leases
 from rookery.store.machine.capacity import Limits
 from rookery.telemetry.log import get_logger
-from rookery.tools.turn import Toolbox
+from rookery.tools.step_tools import Toolbox
 from rookery.worker import billing
 from rookery.worker.abandon import AbandonWork
 from rookery.worker.acquire import Acquirer

@@ -21,12 +21,12 @@ from uuid import UUID
 import aiohttp
 
 from rookery.runtime.clock import Clock, DeadlineExceeded
-from rookery.workspaces import answers
+from rookery.workspaces import agent_messages
+from rookery.workspaces.agent_messages import BadAnswer, Problem
 from rookery.workspaces.agent_protocol import AgentLimits, AgentTcpConnector, AgentUnixConnector, ProtocolBroken
-from rookery.workspaces.answers import BadAnswer, Problem
 from rookery.workspaces.drivers.protocol import Connector, DriverError
 from rookery.workspaces.errors import AgentCutOff, AgentError, AgentUnreachable
-from rookery.workspaces.relayed import REFUSED_HEADER, RelayedConnector, Target
+from rookery.workspaces.relay import REFUSED_HEADER, RelayedConnector, Target
 
 REQUEST_SECONDS = 30.0
 UPLOAD_SECONDS = 120.0
@@ -383,7 +383,7 @@ def _check(status: int, data: bytes) -> None:
 
 def _problem(data: bytes) -> Problem:
     try:
-        return answers.decode(data, Problem)
+        return agent_messages.decode(data, Problem)
     except BadAnswer:
         return Problem()
 

@@ -10,7 +10,7 @@ from rookery.store.workspaces import templates
 from rookery.telemetry.log import get_logger
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.protocol import DriverUnavailable
-from rookery.workspaces.parts import WorkspaceParts
+from rookery.workspaces.services import WorkspaceParts
 
 log = get_logger("workspaces.availability")
 

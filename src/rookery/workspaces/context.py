@@ -25,8 +25,8 @@ from rookery.store.machine import Publisher
 from rookery.store.workspaces import context, mcp_consents
 from rookery.store.workspaces.context import ContextResource, Marked, Snapshot
 from rookery.telemetry.log import get_logger
-from rookery.workspaces.answers import ContextSnapshot, Resource
-from rookery.workspaces.conn import AgentConn
+from rookery.workspaces.agent_client import AgentConn
+from rookery.workspaces.agent_messages import ContextSnapshot, Resource
 from rookery.workspaces.errors import WorkspaceError
 
 log = get_logger("workspaces.context")

@@ -13,8 +13,8 @@ from uuid import UUID
 from rookery.runtime.clock import Clock, DeadlineExceeded
 from rookery.telemetry.log import get_logger
 from rookery.workspaces.agent_http import ChatHeaders
+from rookery.workspaces.connection import Place, Places, Unreadable
 from rookery.workspaces.context import DATABASE_ERRORS, Contexts, snapshot_of
-from rookery.workspaces.dialing import Place, Places, Unreadable
 from rookery.workspaces.drivers.protocol import DriverError
 from rookery.workspaces.errors import WorkspaceError
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 
-from rookery.workspaces.answers import FieldProblem
+from rookery.workspaces.agent_messages import FieldProblem
 
 
 class WorkspaceError(Exception):

@@ -14,15 +14,15 @@ from rookery.runtime.clock import DeadlineExceeded
 from rookery.store.chats.diffs import DiffStatus
 from rookery.store.workspaces.workspaces import Status
 from rookery.telemetry.log import get_logger
+from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.agent_http import ChatHeaders
-from rookery.workspaces.answers import GitMessage, Repository
-from rookery.workspaces.conn import AgentConn
-from rookery.workspaces.dialing import Unreadable
+from rookery.workspaces.agent_messages import GitMessage, Repository
+from rookery.workspaces.connection import Unreadable
+from rookery.workspaces.directory import StorePlaces
 from rookery.workspaces.drivers.protocol import DriverError
 from rookery.workspaces.errors import NotWatchable, TooManyWatches, WorkspaceError
-from rookery.workspaces.parts import WorkspaceParts
-from rookery.workspaces.places import StorePlaces
-from rookery.workspaces.reach import find_reachable
+from rookery.workspaces.reachability import find_reachable
+from rookery.workspaces.services import WorkspaceParts
 
 log = get_logger("workspaces.git")
 

@@ -18,13 +18,13 @@ from collections.abc import AsyncIterator, Sequence
 import msgspec
 
 from rookery.runtime.clock import SystemClock
+from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.agent_http import AgentHttp
-from rookery.workspaces.answers import StartProcess
-from rookery.workspaces.conn import AgentConn
-from rookery.workspaces.drivers.layout import Layout
+from rookery.workspaces.agent_messages import StartProcess
 from rookery.workspaces.drivers.local import LocalDriver
-from rookery.workspaces.drivers.machine import LocalConfig
 from rookery.workspaces.drivers.protocol import Sandbox, WorkspaceSpec
+from rookery.workspaces.drivers.sandbox_check import LocalConfig
+from rookery.workspaces.drivers.workspace_directory import Layout
 from rookery.workspaces.errors import WorkspaceError
 from rookery.workspaces.shared_folders import problem_of
 

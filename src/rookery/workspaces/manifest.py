@@ -14,10 +14,10 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from rookery.workspaces import checks, networks, values
+from rookery.workspaces import manifest_checks, networks, parameter_values
 from rookery.workspaces.drivers.protocol import Limits, Sandbox
-from rookery.workspaces.problems import Problem, TemplateInvalid
-from rookery.workspaces.values import ParameterType, Value
+from rookery.workspaces.parameter_values import ParameterType, Value
+from rookery.workspaces.template_problems import Problem, TemplateInvalid
 
 MAX_NAME = 64
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -167,11 +167,11 @@ class _Table:
         return self.take(key, check, None)
 
     def table(self, key: str) -> _Table | None:
-        found = self.take(key, checks.is_table, None)
+        found = self.take(key, manifest_checks.is_table, None)
         return None if found is None else _Table(found, self.place(key), self.problems)
 
     def tables(self, key: str) -> list[_Table]:
-        found = self.take(key, checks.are_tables, [])
+        found = self.take(key, manifest_checks.are_tables, [])
         return [_Table(each, f"{self.place(key)}[{index}]", self.problems) for index, each in enumerate(found)]
 
     def done(self) -> None:
@@ -186,17 +186,17 @@ class _Reading:
         self.problems: list[Problem] = []
 
     def manifest(self, top: _Table) -> Manifest | None:
-        name = top.require("name", checks.slug(MAX_NAME))
-        driver: DriverName = top.take("driver", checks.one_of("local", "ssh"), "local")
+        name = top.require("name", manifest_checks.slug(MAX_NAME))
+        driver: DriverName = top.take("driver", manifest_checks.one_of("local", "ssh"), "local")
         parameters = self._parameters(top)
         made: dict[str, Any] = {
-            "display_name": top.take("display_name", checks.text(100), ""),
-            "description": top.take("description", checks.text(1000), ""),
-            "icon": top.take("icon", checks.text(200), ""),
+            "display_name": top.take("display_name", manifest_checks.text(100), ""),
+            "description": top.take("description", manifest_checks.text(1000), ""),
+            "icon": top.take("icon", manifest_checks.text(200), ""),
             "driver": driver,
-            "directory": top.take("directory", checks.path, "~"),
-            "update_on_start": top.take("update_on_start", checks.boolean, True),
-            "idle_stop_after_s": top.take("idle_stop_after", checks.duration_seconds, 0.0),
+            "directory": top.take("directory", manifest_checks.path, "~"),
+            "update_on_start": top.take("update_on_start", manifest_checks.boolean, True),
+            "idle_stop_after_s": top.take("idle_stop_after", manifest_checks.duration_seconds, 0.0),
             "env": self._env(top),
             "startup": self._script(top, "startup", STARTUP_SECONDS),
             "shutdown": self._script(top, "shutdown", SHUTDOWN_SECONDS),
@@ -215,7 +215,7 @@ class _Reading:
         return None if self.problems else Manifest(name=name, **made)
 
     def _check_bound(self, path: str, field: str, parameters: tuple[Parameter, ...]) -> None:
-        name = checks.bound_parameter(path)
+        name = manifest_checks.bound_parameter(path)
         if name is None:
             return
         found = next((each for each in parameters if each.name == name), None)
@@ -230,7 +230,7 @@ class _Reading:
         for key in table.raw:
             if not VARIABLE_NAME.fullmatch(key):
                 table.wrong(key, "This is not a name for an environment variable.")
-            made[key] = table.take(key, checks.text(32_768), "")
+            made[key] = table.take(key, manifest_checks.text(32_768), "")
         return made
 
     def _script(self, top: _Table, key: str, seconds: float) -> ScriptPlace | None:
@@ -238,8 +238,8 @@ class _Reading:
         table = top.table(key)
         if table is None:
             return ScriptPlace(usual, seconds) if usual in self.files else None
-        script = table.take("script", checks.text(200), usual)
-        timeout = table.take("timeout", checks.duration_seconds, seconds)
+        script = table.take("script", manifest_checks.text(200), usual)
+        timeout = table.take("timeout", manifest_checks.duration_seconds, seconds)
         table.done()
         if not 0 < timeout <= MAX_SCRIPT_SECONDS:
             table.wrong("timeout", f"A script may take from 1 to {MAX_SCRIPT_SECONDS:.0f} seconds.")
@@ -256,12 +256,12 @@ class _Reading:
         if table is None:
             return Sandbox()
         made = Sandbox(
-            enabled=table.take("enabled", checks.boolean, True),
+            enabled=table.take("enabled", manifest_checks.boolean, True),
             network=table.take("network", networks.read, networks.DEFAULT),
-            hosts=tuple(dict.fromkeys(table.take("hosts", checks.list_of(checks.host), ()))),
-            nested=table.take("nested", checks.boolean, True),
-            ro_binds=table.take("ro_binds", checks.list_of(checks.bind), ()),
-            rw_binds=table.take("rw_binds", checks.list_of(checks.bind), ()),
+            hosts=tuple(dict.fromkeys(table.take("hosts", manifest_checks.list_of(manifest_checks.host), ()))),
+            nested=table.take("nested", manifest_checks.boolean, True),
+            ro_binds=table.take("ro_binds", manifest_checks.list_of(manifest_checks.bind), ()),
+            rw_binds=table.take("rw_binds", manifest_checks.list_of(manifest_checks.bind), ()),
         )
         table.done()
         if len(self.problems) == before:
@@ -283,10 +283,10 @@ class _Reading:
         if table is None:
             return Limits()
         made = Limits(
-            memory_mb=table.take("memory_mb", checks.whole, 0),
-            cpus=table.take("cpus", checks.amount, 0.0),
-            pids=table.take("pids", checks.whole, 0),
-            disk_mb=table.take("disk_mb", checks.whole, 0),
+            memory_mb=table.take("memory_mb", manifest_checks.whole, 0),
+            cpus=table.take("cpus", manifest_checks.amount, 0.0),
+            pids=table.take("pids", manifest_checks.whole, 0),
+            disk_mb=table.take("disk_mb", manifest_checks.whole, 0),
         )
         table.done()
         return made
@@ -300,12 +300,12 @@ class _Reading:
         if driver != "ssh":
             top.wrong("ssh", 'This has no effect without driver = "ssh".')
         made = {
-            "host": table.require("host", checks.word),
-            "known_hosts": table.require("known_hosts", checks.text(65_536)),
-            "user": table.take("user", checks.word, None),
-            "port": table.take("port", checks.port, 22),
-            "jump": table.take("jump", checks.word, None),
-            "identity": table.take("identity", checks.secret_name, None),
+            "host": table.require("host", manifest_checks.word),
+            "known_hosts": table.require("known_hosts", manifest_checks.text(65_536)),
+            "user": table.take("user", manifest_checks.word, None),
+            "port": table.take("port", manifest_checks.port, 22),
+            "jump": table.take("jump", manifest_checks.word, None),
+            "identity": table.take("identity", manifest_checks.secret_name, None),
         }
         table.done()
         return None if self.problems else SshPlace(**made)
@@ -314,7 +314,7 @@ class _Reading:
         table = top.table("context")
         if table is None:
             return ()
-        sources: tuple[str, ...] = table.take("sources", checks.list_of(checks.source), ())
+        sources: tuple[str, ...] = table.take("sources", manifest_checks.list_of(manifest_checks.source), ())
         table.done()
         return sources
 
@@ -333,27 +333,31 @@ class _Reading:
 
     def _parameter(self, table: _Table) -> Parameter | None:
         before = len(self.problems)
-        name = table.require("name", checks.parameter_name)
-        kind: ParameterType = table.take("type", checks.one_of(*values.TYPES), "string")
+        name = table.require("name", manifest_checks.parameter_name)
+        kind: ParameterType = table.take("type", manifest_checks.one_of(*parameter_values.TYPES), "string")
         made = Parameter(
             name=name or "",
             type=kind,
-            required=table.take("required", checks.boolean, False),
-            default=table.take("default", lambda raw: values.convert(raw, kind), None),
-            mutable=table.take("mutable", checks.boolean, False),
-            ephemeral=table.take("ephemeral", checks.boolean, False),
-            display_name=table.take("display_name", checks.text(100), ""),
-            description=table.take("description", checks.text(2000), ""),
-            options=table.take("options", checks.list_of(lambda raw: values.convert(raw, values.item_type(kind))), ()),
-            regex=table.take("regex", checks.regex, None),
-            min=table.take("min", checks.number, None),
-            max=table.take("max", checks.number, None),
+            required=table.take("required", manifest_checks.boolean, False),
+            default=table.take("default", lambda raw: parameter_values.convert(raw, kind), None),
+            mutable=table.take("mutable", manifest_checks.boolean, False),
+            ephemeral=table.take("ephemeral", manifest_checks.boolean, False),
+            display_name=table.take("display_name", manifest_checks.text(100), ""),
+            description=table.take("description", manifest_checks.text(2000), ""),
+            options=table.take(
+                "options",
+                manifest_checks.list_of(lambda raw: parameter_values.convert(raw, parameter_values.item_type(kind))),
+                (),
+            ),
+            regex=table.take("regex", manifest_checks.regex, None),
+            min=table.take("min", manifest_checks.number, None),
+            max=table.take("max", manifest_checks.number, None),
         )
         table.done()
         for key in ("default", "options"):
             if kind == "secret" and key in table.raw:
                 table.wrong(key, "A secret has none: everybody can read a template.")
-        if made.default is not None and values.without_credentials(made.default) != made.default:
+        if made.default is not None and parameter_values.without_credentials(made.default) != made.default:
             table.wrong("default", "This URL has credentials in it, and everybody can read a template.")
         if made.regex is not None and kind not in ("string", "list(string)", "secret"):
             table.wrong("regex", f"This has no meaning for the type {kind}.")
@@ -363,18 +367,20 @@ class _Reading:
         if made.min is not None and made.max is not None and made.min > made.max:
             table.wrong("max", "This is less than min.")
         if len(self.problems) == before and made.default is not None:
-            self.problems += [Problem(table.place("default"), each) for each in values.check(made.default, made)]
+            self.problems += [
+                Problem(table.place("default"), each) for each in parameter_values.check(made.default, made)
+            ]
         return made if name else None
 
     def _presets(self, top: _Table, parameters: Mapping[str, Parameter]) -> tuple[Preset, ...]:
         made, seen = [], set[str]()
         defaults = 0
         for table in top.tables("presets"):
-            preset_id = table.require("id", checks.slug(MAX_NAME))
+            preset_id = table.require("id", manifest_checks.slug(MAX_NAME))
             if preset_id in seen:
                 table.wrong("id", f"There are two presets {preset_id}.")
             seen.add(preset_id or "")
-            is_default = table.take("default", checks.boolean, False)
+            is_default = table.take("default", manifest_checks.boolean, False)
             defaults += is_default
             if is_default and defaults > 1:
                 table.wrong("default", "Another preset is the default already.")
@@ -382,9 +388,9 @@ class _Reading:
             made.append(
                 Preset(
                     id=preset_id or "",
-                    name=table.take("name", checks.text(100), preset_id or ""),
+                    name=table.take("name", manifest_checks.text(100), preset_id or ""),
                     default=is_default,
-                    description=table.take("description", checks.text(2000), ""),
+                    description=table.take("description", manifest_checks.text(2000), ""),
                     parameters=_preset_values(given, parameters) if given is not None else {},
                 )
             )
@@ -402,8 +408,8 @@ def _preset_values(table: _Table, parameters: Mapping[str, Parameter]) -> dict[s
         if known.type == "secret":
             table.wrong(key, "A preset holds no secrets: everybody can read a template.")
             continue
-        value = table.take(key, lambda raw, known=known: values.convert(raw, known.type), None)  # type: ignore[misc]
+        value = table.take(key, lambda raw, known=known: parameter_values.convert(raw, known.type), None)  # type: ignore[misc]
         if value is not None:
             made[key] = value
-            table.problems += [Problem(table.place(key), each) for each in values.check(value, known)]
+            table.problems += [Problem(table.place(key), each) for each in parameter_values.check(value, known)]
     return made

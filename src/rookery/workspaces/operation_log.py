@@ -11,7 +11,7 @@ from rookery.store.db.errors import StoreError
 from rookery.store.db.hints import MiscHint
 from rookery.store.workspaces import claims, workspaces
 from rookery.telemetry.log import get_logger
-from rookery.workspaces.parts import WorkspaceParts
+from rookery.workspaces.services import WorkspaceParts
 
 log = get_logger("workspaces.operations")
 

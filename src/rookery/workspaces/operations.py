@@ -20,12 +20,12 @@ from rookery.store.workspaces.claims import RENEW_SECONDS, ClaimLost, Down, Up
 from rookery.store.workspaces.operations import Kind, Operation, Reason
 from rookery.store.workspaces.workspaces import SETTLED, AgentState, Status, Workspace
 from rookery.telemetry.log import get_logger
-from rookery.workspaces.answers import Health
+from rookery.workspaces.agent_messages import Health
 from rookery.workspaces.drivers.protocol import DriverError, Endpoint
 from rookery.workspaces.errors import AgentError, WorkspaceError
 from rookery.workspaces.operation_log import DATABASE_ERRORS, OperationWriter
-from rookery.workspaces.parts import WorkspaceParts
 from rookery.workspaces.readiness import Readiness, disk_warning
+from rookery.workspaces.services import WorkspaceParts
 
 log = get_logger("workspaces.operations")
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from rookery.workspaces import checks, shared_folders, values
+from rookery.workspaces import manifest_checks, parameter_values, shared_folders
 from rookery.workspaces.drivers.protocol import Sandbox
 from rookery.workspaces.manifest import Manifest, Parameter
-from rookery.workspaces.problems import ParametersInvalid, Problem
-from rookery.workspaces.values import Value
+from rookery.workspaces.parameter_values import Value
+from rookery.workspaces.template_problems import ParametersInvalid, Problem
 
 
 class Resolved(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ def _split(manifest: Manifest, chosen: Mapping[str, Value]) -> tuple[dict[str, V
     """What may be shown of the values, and those that are secret or have credentials in them."""
     shown, secrets = dict(chosen), dict[str, Value]()
     for name, value in chosen.items():
-        masked = values.MASK if _is_secret(manifest, name) else values.masked(value)
+        masked = parameter_values.MASK if _is_secret(manifest, name) else parameter_values.masked(value)
         if masked != value:
             shown[name], secrets[name] = masked, value
     return shown, secrets
@@ -74,11 +74,11 @@ def given_to_scripts(manifest: Manifest, chosen: Mapping[str, Value]) -> tuple[d
     """The values as scripts see them: in the environment, and by a descriptor. A URL with credentials is in both."""
     environment, secrets = dict[str, str](), dict[str, str]()
     for name, value in chosen.items():
-        bare = values.without_credentials(value)
+        bare = parameter_values.without_credentials(value)
         if not _is_secret(manifest, name):
-            environment[name] = values.text(bare)
+            environment[name] = parameter_values.text(bare)
         if _is_secret(manifest, name) or bare != value:
-            secrets[name] = values.text(value)
+            secrets[name] = parameter_values.text(value)
     return environment, secrets
 
 
@@ -89,7 +89,7 @@ def _is_secret(manifest: Manifest, name: str) -> bool:
 
 def bound(path: str, chosen: Mapping[str, Value]) -> str | None:
     """A path of the manifest with its parameter filled in; None when that has no value."""
-    name = checks.bound_parameter(path)
+    name = manifest_checks.bound_parameter(path)
     if name is None:
         return path
     value = chosen.get(name)
@@ -124,29 +124,33 @@ def _value(
     if chosen.get(parameter.name) is None or _is_mask(parameter, chosen[parameter.name], before):
         return _fallback(parameter, before, field, problems)
     try:
-        value = values.convert(chosen[parameter.name], parameter.type)
+        value = parameter_values.convert(chosen[parameter.name], parameter.type)
     except ValueError as error:
         problems.append(Problem(field, str(error)))
         return None
     is_change = stored is not None and value != before
     if is_change and not parameter.mutable and not parameter.ephemeral:
         problems.append(Problem(field, "This cannot be changed after the workspace was made."))
-    problems += [Problem(field, detail) for detail in values.check(value, parameter)]
+    problems += [Problem(field, detail) for detail in parameter_values.check(value, parameter)]
     return value
 
 
 def _is_mask(parameter: Parameter, given: object, before: object) -> bool:
     """Whether somebody gives back what was shown for a value that is stored."""
     if parameter.type == "secret":
-        return given == values.MASK
-    return isinstance(before, str | list) and values.masked(before) != before and given == values.masked(before)
+        return given == parameter_values.MASK
+    return (
+        isinstance(before, str | list)
+        and parameter_values.masked(before) != before
+        and given == parameter_values.masked(before)
+    )
 
 
 def _fallback(parameter: Parameter, before: object, field: str, problems: list[Problem]) -> Value | None:
     """What was stored, unless a newer revision gave the parameter another type; then the default."""
     if before is not None:
         try:
-            return values.convert(before, parameter.type)
+            return parameter_values.convert(before, parameter.type)
         except ValueError:
             pass
     if parameter.default is None and parameter.required:
@@ -159,7 +163,7 @@ def _check_folders(
 ) -> None:
     """A folder of the host that a parameter names must be one that the operator of this server shares."""
     for path in (*manifest.sandbox.ro_binds, *manifest.sandbox.rw_binds):
-        name = checks.bound_parameter(path)
+        name = manifest_checks.bound_parameter(path)
         value = chosen.get(name) if name is not None else None
         if name is None or value is None:
             continue

@@ -15,11 +15,11 @@ from rookery.store.db.errors import StoreError
 from rookery.store.workspaces import claims, workspaces
 from rookery.store.workspaces.workspaces import SETTLED, AgentState, Status, Workspace
 from rookery.telemetry.log import get_logger
-from rookery.workspaces.answers import Health
+from rookery.workspaces.agent_messages import Health
 from rookery.workspaces.drivers.protocol import DriverError
 from rookery.workspaces.errors import WorkspaceError
 from rookery.workspaces.operation_log import OperationWriter
-from rookery.workspaces.parts import WorkspaceParts
+from rookery.workspaces.services import WorkspaceParts
 
 log = get_logger("workspaces.readiness")
 

@@ -21,8 +21,8 @@ from rookery.store.workspaces.claims import Down
 from rookery.store.workspaces.workspaces import AgentState, Status, Workspace
 from rookery.telemetry.log import get_logger
 from rookery.workspaces.drivers.protocol import DriverError, Found, Inventory, Probe
-from rookery.workspaces.parts import WorkspaceParts
 from rookery.workspaces.readiness import Readiness
+from rookery.workspaces.services import WorkspaceParts
 
 log = get_logger("workspaces.reconciler")
 

@@ -33,8 +33,8 @@ from rookery.workspaces import parameters as resolving
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.manifest import Manifest
 from rookery.workspaces.networks import Network
-from rookery.workspaces.parts import WorkspaceParts
-from rookery.workspaces.problems import ParametersInvalid, Problem
+from rookery.workspaces.services import WorkspaceParts
+from rookery.workspaces.template_problems import ParametersInvalid, Problem
 
 T = TypeVar("T")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
-from rookery.workspaces import checks
+from rookery.workspaces import manifest_checks
 from rookery.workspaces.manifest import Manifest
-from rookery.workspaces.problems import Problem, TemplateInvalid
+from rookery.workspaces.template_problems import Problem, TemplateInvalid
 
 SETTING = "workspaces.shared_folders"
 
@@ -34,7 +34,7 @@ def check_template(manifest: Manifest, shared: Sequence[str]) -> None:
     problems = []
     for kind in ("ro_binds", "rw_binds"):
         for number, path in enumerate(getattr(manifest.sandbox, kind)):
-            if checks.bound_parameter(path) is None and (problem := problem_of(path, shared)) is not None:
+            if manifest_checks.bound_parameter(path) is None and (problem := problem_of(path, shared)) is not None:
                 problems.append(Problem(f"sandbox.{kind}[{number}]", problem))
     if problems:
         raise TemplateInvalid(problems)

@@ -19,7 +19,7 @@ from rookery.store.workspaces.templates import MAX_ARCHIVE_BYTES
 from rookery.workspaces import manifest as manifests
 from rookery.workspaces.drivers.protocol import Script
 from rookery.workspaces.manifest import Manifest, ScriptPlace
-from rookery.workspaces.problems import Problem, TemplateInvalid
+from rookery.workspaces.template_problems import Problem, TemplateInvalid
 
 MANIFEST, README, FILES = "template.toml", "README.md", "files/"
 MAX_README_BYTES = 256 * 1024

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import aiohttp
 import pytest
 
-from rookery.workspaces import bundle
+from rookery.workspaces import agent_bundle
 from tests.waiting import until
 
 TOKEN = "t" * 43
@@ -93,7 +93,7 @@ class Rig:
         )
 
     def _command(self, listen: str | None) -> list[str]:
-        zipapp = bundle.build(self.root / "bin")
+        zipapp = agent_bundle.build(self.root / "bin")
         command = [*self.around, self.python, "-I", str(zipapp), "--run-dir", str(self.run_dir)]
         return command if listen is None else [*command, "--listen", listen]
 

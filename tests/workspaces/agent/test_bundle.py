@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import rookery.workspaces.agent
-from rookery.workspaces import bundle
+from rookery.workspaces import agent_bundle
 from rookery.workspaces.agent import agent as agents
 from tests.workspaces import pythons
 from tests.workspaces.agent import rig as rigs
@@ -72,7 +72,7 @@ def is_none(node: ast.AST) -> bool:
 
 def test_the_checks_find_what_they_look_for() -> None:
     assert not is_allowed("msgspec")
-    assert not is_allowed("rookery.workspaces.bundle")
+    assert not is_allowed("rookery.workspaces.agent_bundle")
     assert not is_allowed("rookery.runtime.clock")
     assert not is_allowed("tomllib")
     assert is_allowed("asyncio.streams")
@@ -89,7 +89,7 @@ def test_every_source_says_that_annotations_are_not_evaluated() -> None:
 
 
 def test_bytes_depend_on_the_source_alone(tmp_path: Path) -> None:
-    first = bundle.build(tmp_path / "a")
+    first = agent_bundle.build(tmp_path / "a")
     code = (
         "import sys; from pathlib import Path; from rookery.workspaces import bundle; bundle.build(Path(sys.argv[1]))"
     )
@@ -98,7 +98,7 @@ def test_bytes_depend_on_the_source_alone(tmp_path: Path) -> None:
 
     (second,) = (tmp_path / "b").iterdir()
     assert second.name == first.name
-    assert second.read_bytes() == first.read_bytes() == bundle.archive()
+    assert second.read_bytes() == first.read_bytes() == agent_bundle.archive()
 
 
 def test_agent_has_the_version_of_its_server() -> None:
@@ -106,42 +106,42 @@ def test_agent_has_the_version_of_its_server() -> None:
 
 
 def test_zipapp_holds_the_agent_and_nothing_else(tmp_path: Path) -> None:
-    with zipfile.ZipFile(io.BytesIO(bundle.archive())) as zipped:
+    with zipfile.ZipFile(io.BytesIO(agent_bundle.archive())) as zipped:
         names = zipped.namelist()
 
     own = {f"rookery/workspaces/agent/{path.name}" for path in SOURCES}
     assert set(names) == own | {"__main__.py", "rookery/__init__.py", "rookery/workspaces/__init__.py"}
-    assert len(bundle.archive()) < 1024 * 1024
+    assert len(agent_bundle.archive()) < 1024 * 1024
 
 
 def test_damaged_file_is_replaced_and_a_whole_one_left_alone(tmp_path: Path) -> None:
-    path = bundle.build(tmp_path)
+    path = agent_bundle.build(tmp_path)
     before = path.stat().st_ino
-    assert bundle.build(tmp_path).stat().st_ino == before
+    assert agent_bundle.build(tmp_path).stat().st_ino == before
 
     path.write_bytes(b"half")
-    assert bundle.build(tmp_path).read_bytes() == bundle.archive()
+    assert agent_bundle.build(tmp_path).read_bytes() == agent_bundle.archive()
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_many_builders_at_once_leave_one_whole_file(tmp_path: Path) -> None:
     with ThreadPoolExecutor(16) as pool:
-        paths = set(pool.map(lambda _: bundle.build(tmp_path / "x"), range(64)))
+        paths = set(pool.map(lambda _: agent_bundle.build(tmp_path / "x"), range(64)))
 
     (path,) = paths
     assert list((tmp_path / "x").iterdir()) == [path]
-    assert path.read_bytes() == bundle.archive()
+    assert path.read_bytes() == agent_bundle.archive()
 
 
 def test_directory_that_cannot_be_written_is_an_error_without_leftovers(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
     with pytest.raises(OSError):
-        bundle.build(tmp_path / "file")
+        agent_bundle.build(tmp_path / "file")
 
 
 def test_zipapp_needs_no_rookery_around_it(tmp_path: Path) -> None:
-    path = bundle.build(tmp_path)
+    path = agent_bundle.build(tmp_path)
     shown = subprocess.run(
         [sys.executable, "-I", "-S", str(path), "--help"], capture_output=True, text=True, cwd=tmp_path, env={}
     )

@@ -9,9 +9,9 @@ from uuid import UUID, uuid4
 import pytest
 
 from rookery.runtime.clock import SystemClock
+from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.agent_http import AgentHttp, ChatHeaders
-from rookery.workspaces.answers import Edit, FileEdits
-from rookery.workspaces.conn import AgentConn
+from rookery.workspaces.agent_messages import Edit, FileEdits
 from rookery.workspaces.errors import AgentError
 from tests.workspaces.agent import rig as rigs
 from tests.workspaces.agent.rig import Rig

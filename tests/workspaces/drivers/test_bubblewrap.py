@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from rookery.runtime.clock import SystemClock
+from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.agent_http import AgentHttp
-from rookery.workspaces.conn import AgentConn
 from rookery.workspaces.drivers import bubblewrap
 from rookery.workspaces.drivers.bubblewrap import Bubblewrap
 from rookery.workspaces.drivers.protocol import DriverUnavailable, Sandbox

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rookery.workspaces.drivers.launcher import arguments, hiding, reach
-from rookery.workspaces.drivers.launcher.hiding import Bound, Cover
+from rookery.workspaces.drivers.launcher import bwrap_arguments, hidden_files, source_access
+from rookery.workspaces.drivers.launcher.hidden_files import Bound, Cover
 from rookery.workspaces.drivers.launcher.plan import LaunchError
 
 DATA = "/no-such-data"
@@ -27,7 +27,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def covers(tree: Path, *hidden: Path | str, uid: int | None = None) -> list[Cover]:
-    return hiding.covers([Bound(str(tree), "/seen")], [str(path) for path in hidden], uid)
+    return hidden_files.covers([Bound(str(tree), "/seen")], [str(path) for path in hidden], uid)
 
 
 def seen(covers: list[Cover]) -> set[str]:
@@ -116,7 +116,7 @@ def test_tree_that_is_itself_the_server_s_is_not_bound(tree: Path) -> None:
 
 
 def test_directory_that_is_too_full_to_be_replaced_is_refused(tree: Path) -> None:
-    for number in range(hiding.MAX_SIBLINGS):
+    for number in range(hidden_files.MAX_SIBLINGS):
         (tree / "etc" / str(number)).touch()
 
     with pytest.raises(LaunchError, match="a directory of its own"):
@@ -127,7 +127,7 @@ def test_path_of_endless_links_is_refused(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
 
     with pytest.raises(LaunchError, match="too many links"):
-        hiding.walk(str(tmp_path / "loop"))
+        hidden_files.walk(str(tmp_path / "loop"))
 
 
 def test_directory_that_the_workspace_cannot_enter_is_left_alone(tree: Path) -> None:
@@ -158,7 +158,7 @@ def test_bind_over_files_of_the_server_is_refused(tmp_path: Path, bind: str, own
     (tmp_path / "shared" / "outward").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "by-link").symlink_to(tmp_path / "shared" / "keys")
 
-    problem = arguments.problem_of_bind(str(tmp_path / bind), [DATA, str(tmp_path / own)])
+    problem = bwrap_arguments.problem_of_bind(str(tmp_path / bind), [DATA, str(tmp_path / own)])
 
     assert problem == "holds, or lies in, a file that the settings of the server name"
 
@@ -167,7 +167,7 @@ def test_bind_beside_files_of_the_server_is_allowed(tmp_path: Path) -> None:
     for name in ("shared", "shared-keys"):
         (tmp_path / name).mkdir()
 
-    assert arguments.problem_of_bind(str(tmp_path / "shared"), [DATA, str(tmp_path / "shared-keys")]) is None
+    assert bwrap_arguments.problem_of_bind(str(tmp_path / "shared"), [DATA, str(tmp_path / "shared-keys")]) is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
@@ -183,11 +183,11 @@ def test_directory_that_is_mounted_a_second_time_is_known_by_both_names(tmp_path
         status = 1
         try:
             libc = ctypes.CDLL(None, use_errno=True)
-            reach._call(libc.unshare, reach.CLONE_NEWNS)
-            reach._mount(libc, None, "/", None, reach.MS_REC | reach.MS_PRIVATE, None)
-            reach._mount(libc, str(keys), str(again), None, reach.MS_BIND, None)
+            source_access._call(libc.unshare, source_access.CLONE_NEWNS)
+            source_access._mount(libc, None, "/", None, source_access.MS_REC | source_access.MS_PRIVATE, None)
+            source_access._mount(libc, str(keys), str(again), None, source_access.MS_BIND, None)
             own = [DATA, str(keys / "inner" / "tls.key")]
-            problem = arguments.problem_of_bind(str(tmp_path / bind), own)
+            problem = bwrap_arguments.problem_of_bind(str(tmp_path / bind), own)
             status = 0 if problem is not None and "holds, or lies in" in problem else 2
         finally:
             os._exit(status)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rookery.workspaces.drivers import launcher
-from rookery.workspaces.drivers.launcher import archives, arguments, seccomp
+from rookery.workspaces.drivers.launcher import archives, bwrap_arguments, seccomp
 from rookery.workspaces.drivers.launcher.plan import LaunchError, Plan
 
 MODULES = sorted(Path(launcher.__file__).parent.glob("*.py"))
@@ -34,7 +34,7 @@ def plan(**parts: object) -> Plan:
 
 
 def test_root_becomes_read_only_last() -> None:
-    built = arguments.build(plan(ro_binds=["/srv/a"]))
+    built = bwrap_arguments.build(plan(ro_binds=["/srv/a"]))
 
     assert built[-2:] == ["--chdir", "/home/agent"]
     assert built[-4:-2] == ["--remount-ro", "/"]
@@ -46,7 +46,7 @@ def test_root_becomes_read_only_last() -> None:
     [("host", True, "--share-net", "--disable-userns"), ("none", False, "--disable-userns", "--share-net")],
 )
 def test_namespaces_follow_the_template(network: str, nested: bool, present: str, absent: str) -> None:
-    built = arguments.build(plan(network=network, nested=nested))
+    built = bwrap_arguments.build(plan(network=network, nested=nested))
 
     assert {"--unshare-user", "--unshare-all", "--as-pid-1", "--new-session", present} <= {
         item for item in built if isinstance(item, str)
@@ -55,29 +55,29 @@ def test_namespaces_follow_the_template(network: str, nested: bool, present: str
 
 
 def test_way_out_is_bound_to_be_read_in_a_network_of_its_own() -> None:
-    built = arguments.build(plan(network="hosts", egress="/d/egress"))
+    built = bwrap_arguments.build(plan(network="hosts", egress="/d/egress"))
 
     place = built.index("/d/egress")
     assert built[place - 1 : place + 2] == ["--ro-bind", "/d/egress", "/run/rookery-egress"]
     assert place > max(number for number, item in enumerate(built) if item == "--tmpfs")
     assert "--share-net" not in built
-    assert "/run/rookery-egress" not in arguments.build(plan(network="none"))
-    assert arguments.problem_of_bind("/run/rookery-egress/x", ["/data"]) == "covers a part of the sandbox itself"
+    assert "/run/rookery-egress" not in bwrap_arguments.build(plan(network="none"))
+    assert bwrap_arguments.problem_of_bind("/run/rookery-egress/x", ["/data"]) == "covers a part of the sandbox itself"
 
 
 def test_of_an_installation_of_python_only_its_programs_and_libraries_are_bound(tmp_path: Path) -> None:
     for name in ("bin", "lib", "data", "etc"):
         (tmp_path / name).mkdir()
 
-    built = arguments.build(plan(python_prefix=str(tmp_path)))
+    built = bwrap_arguments.build(plan(python_prefix=str(tmp_path)))
 
     bound = {item for item in built if isinstance(item, str) and item.startswith(str(tmp_path))}
     assert bound == {str(tmp_path / "bin"), str(tmp_path / "lib")}
 
 
 def test_test_of_the_machine_ends_with_its_parent_and_a_workspace_does_not() -> None:
-    assert "--die-with-parent" in arguments.build(plan(command=["true"]))
-    assert "--die-with-parent" not in arguments.build(plan())
+    assert "--die-with-parent" in bwrap_arguments.build(plan(command=["true"]))
+    assert "--die-with-parent" not in bwrap_arguments.build(plan())
 
 
 def answer(program: bytes, *, arch: int, number: int, first: int = 0, third: int = 0) -> int:

@@ -17,18 +17,18 @@ from typing import Any
 import pytest
 
 from rookery.workspaces.drivers import sandboxes
-from rookery.workspaces.drivers.launcher import arguments
-from rookery.workspaces.drivers.launcher.running import find_all
+from rookery.workspaces.drivers.launcher import bwrap_arguments
+from rookery.workspaces.drivers.launcher.sandbox_processes import find_all
 from rookery.workspaces.drivers.local import LocalDriver
-from rookery.workspaces.drivers.machine import bounded, how_to_allow_namespaces
 from rookery.workspaces.drivers.protocol import DriverError, DriverUnavailable, Limits, Sandbox, Script, WorkspaceSpec
-from rookery.workspaces.drivers.users import DEFAULT_RANGE
+from rookery.workspaces.drivers.sandbox_check import bounded, how_to_allow_namespaces
+from rookery.workspaces.drivers.workspace_users import DEFAULT_RANGE
 from rookery.workspaces.networks import Network
 from tests.waiting import until
 from tests.workspaces.drivers.yard import known_machine, local_driver, processes_like, run, spec
 
 LONG = 60.0
-OF_THE_ROOT_HERE = [name for name in arguments.OF_THE_ROOT if os.path.lexists(f"/{name}")]
+OF_THE_ROOT_HERE = [name for name in bwrap_arguments.OF_THE_ROOT if os.path.lexists(f"/{name}")]
 
 
 class Yard:

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from rookery.runtime.clock import SystemClock
-from rookery.workspaces import bundle
+from rookery.workspaces import agent_bundle
+from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.agent_http import AgentHttp
-from rookery.workspaces.answers import StartProcess
-from rookery.workspaces.conn import AgentConn
+from rookery.workspaces.agent_messages import StartProcess
 from rookery.workspaces.drivers import ssh
 from rookery.workspaces.drivers.protocol import DriverError, Sandbox, Script, WorkspaceSpec
 from rookery.workspaces.drivers.ssh import SshDriver
@@ -45,7 +45,7 @@ def sshd() -> Iterator[Sshd]:
 
 @pytest.fixture
 async def driver() -> AsyncIterator[SshDriver]:
-    driver = SshDriver(bundle.build)
+    driver = SshDriver(agent_bundle.build)
     yield driver
     await driver.close()
 
@@ -128,7 +128,7 @@ async def test_workspace_is_confined_where_bubblewrap_is(remote: Remote) -> None
 async def test_second_start_finds_the_first_and_a_new_generation_ends_it(remote: Remote) -> None:
     ws = await remote.start(remote.spec())
     first = await remote.driver.probe(ws)
-    other = SshDriver(bundle.build)
+    other = SshDriver(agent_bundle.build)
 
     await other.start(ws, remote.lines.append)
     again = await remote.driver.probe(ws)
@@ -168,7 +168,7 @@ async def test_login_that_was_given_up_half_way_is_made_anew(remote: Remote, tmp
     slow, go = tmp_path / "ssh", tmp_path / "go"
     slow.write_text(f'#!/bin/sh\nwhile [ ! -e {go} ]; do sleep 0.02; done\nexec ssh "$@"\n')
     slow.chmod(0o755)
-    driver = SshDriver(bundle.build, ssh=str(slow))
+    driver = SshDriver(agent_bundle.build, ssh=str(slow))
     ws = remote.spec()
     _, host = driver._host(ws)
     hurried = asyncio.create_task(host.connect())

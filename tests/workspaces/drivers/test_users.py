@@ -10,11 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rookery.workspaces.drivers import users
-from rookery.workspaces.drivers.launcher import archives, filling
-from rookery.workspaces.drivers.layout import Layout
+from rookery.workspaces.drivers import workspace_users
+from rookery.workspaces.drivers.launcher import archives, directory_setup
 from rookery.workspaces.drivers.protocol import DriverError, Sandbox
-from rookery.workspaces.drivers.users import STATE, Users
+from rookery.workspaces.drivers.workspace_directory import Layout
+from rookery.workspaces.drivers.workspace_users import STATE, Users
 from tests.workspaces.drivers.test_local import Yard, yard
 from tests.workspaces.drivers.yard import spec
 
@@ -37,7 +37,7 @@ def make(data_dir: Path, chosen: Users, name: str, **options: bool) -> int:
     at.directory.mkdir(parents=True)
     uid = chosen.choose(at, writes_shared=options.get("writes_shared", False))
     assert uid is not None
-    filling.fill(at.directory, [], None, owner=uid)
+    directory_setup.fill(at.directory, [], None, owner=uid)
     return uid
 
 
@@ -134,7 +134,7 @@ def test_files_of_an_older_version_are_given_to_the_new_user_without_following_l
         os.chown(path, 65534, 65534, follow_symlinks=False)
 
     uid = Users(tmp_path, (LOW, HIGH)).choose(old, writes_shared=False)
-    filling.fill(old.directory, [], None, owner=uid)
+    directory_setup.fill(old.directory, [], None, owner=uid)
 
     assert {path.lstat().st_uid for path in (old.home, *old.home.rglob("*"))} == {LOW}
     assert outside.stat().st_uid == 0
@@ -150,7 +150,7 @@ def test_deep_tree_is_given_with_few_open_files(tmp_path: Path) -> None:
         os.close(at)
         at = below
 
-    filling.give(home, LOW)
+    directory_setup.give(home, LOW)
 
     try:
         assert os.fstat(at).st_uid == LOW
@@ -166,8 +166,8 @@ async def test_start_takes_over_a_workspace_of_an_older_version(yard: Yard) -> N
     ws = await yard.start()
     await yard.run(ws, "mkdir ~/old && echo mine > ~/old/file && ln -s /etc ~/old/link")
     await yard.driver.stop(ws, 1)
-    filling.give(yard.path(ws) / "home", 65534)
-    filling.give(yard.path(ws) / "run", 65534)
+    directory_setup.give(yard.path(ws) / "home", 65534)
+    directory_setup.give(yard.path(ws) / "run", 65534)
 
     again = msgspec.structs.replace(ws, generation=2)
     await yard.start(again)
@@ -175,7 +175,7 @@ async def test_start_takes_over_a_workspace_of_an_older_version(yard: Yard) -> N
 
     assert (code, output) == (0, "mine\n")
     owner = (yard.path(ws) / "home").stat().st_uid
-    assert users.DEFAULT_RANGE[0] <= owner <= users.DEFAULT_RANGE[1]
+    assert workspace_users.DEFAULT_RANGE[0] <= owner <= workspace_users.DEFAULT_RANGE[1]
     assert {path.lstat().st_uid for path in (yard.path(ws) / "home").rglob("*")} == {owner}
     assert os.stat("/etc").st_uid == 0
 
@@ -209,11 +209,11 @@ async def test_shared_folder_s_user_is_the_kernel_s_user(yard: Yard, tmp_path: P
 def test_range_outside_of_a_container_s_users_falls_back_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(users, "_mapped", lambda path: [(0, 65535)])
+    monkeypatch.setattr(workspace_users, "_mapped", lambda path: [(0, 65535)])
     chosen = Users(tmp_path, (LOW, HIGH))
 
-    assert chosen.choose(place(tmp_path, "a"), writes_shared=False) == users.NOBODY
-    assert chosen.tester == users.NOBODY
+    assert chosen.choose(place(tmp_path, "a"), writes_shared=False) == workspace_users.NOBODY
+    assert chosen.tester == workspace_users.NOBODY
     problem = chosen.problem()
     assert problem is not None
     assert "set drivers.local.uid_range" in problem
@@ -233,7 +233,7 @@ def test_range_outside_of_a_container_s_users_falls_back_and_says_so(
     ],
 )
 def test_range_must_be_mapped_without_a_gap(mapped: list[tuple[int, int]], fits: bool) -> None:
-    assert users._holds(mapped, (100, 200)) is fits
+    assert workspace_users._holds(mapped, (100, 200)) is fits
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root chooses")

@@ -10,13 +10,13 @@ import msgspec
 import pytest
 
 from rookery.runtime.clock import SystemClock
-from rookery.workspaces import bundle
+from rookery.workspaces import agent_bundle
+from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.agent_http import AgentHttp
-from rookery.workspaces.answers import Edit, FileEdits, StartProcess
-from rookery.workspaces.conn import AgentConn
+from rookery.workspaces.agent_messages import Edit, FileEdits, StartProcess
 from rookery.workspaces.drivers.local import LocalDriver
-from rookery.workspaces.drivers.machine import LocalConfig, Machine
 from rookery.workspaces.drivers.protocol import Sandbox, Script, WorkspaceSpec
+from rookery.workspaces.drivers.sandbox_check import LocalConfig, Machine
 from rookery.workspaces.errors import AgentError
 from tests.waiting import until
 from tests.workspaces.drivers.yard import known_machine, processes_like, spec
@@ -38,7 +38,7 @@ def machine() -> Machine:
 
 @pytest.fixture
 async def driver(tmp_path: Path, machine: Machine) -> AsyncIterator[LocalDriver]:
-    driver = LocalDriver(LocalConfig(data_dir=tmp_path / "data"), bundle.build, machine=machine)
+    driver = LocalDriver(LocalConfig(data_dir=tmp_path / "data"), agent_bundle.build, machine=machine)
     yield driver
     await driver.stop(SPEC, 0)
 
@@ -165,7 +165,7 @@ async def test_workspace_that_spoiled_its_own_directories_starts_again(driver: L
 
 async def test_unconfined_workspace_with_the_real_agent_ends_with_all_it_started(tmp_path: Path) -> None:
     config = LocalConfig(data_dir=tmp_path / "data", bwrap=tmp_path / "none", unsafe=True)
-    driver = LocalDriver(config, bundle.build)
+    driver = LocalDriver(config, agent_bundle.build)
     await driver.start(SPEC, print)
     http = connection(driver, SPEC)
     await run(AgentConn(http), "(setsid sleep 76543 >/dev/null 2>&1 &) ; true")

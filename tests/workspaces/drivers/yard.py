@@ -19,9 +19,9 @@ import pytest
 from rookery.runtime.address_guard import Guard
 from rookery.workspaces.drivers import bubblewrap
 from rookery.workspaces.drivers.local import LocalDriver
-from rookery.workspaces.drivers.machine import LocalConfig, Machine
 from rookery.workspaces.drivers.protocol import DriverUnavailable, WorkspaceSpec
-from rookery.workspaces.egress.doors import Doors
+from rookery.workspaces.drivers.sandbox_check import LocalConfig, Machine
+from rookery.workspaces.egress.sockets import Doors
 
 FAKE_AGENT = Path(__file__).parent / "fake_agent.py"
 TOKEN = "0123456789abcdef" * 4

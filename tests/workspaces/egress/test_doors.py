@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import uvloop
 
-from rookery.workspaces.drivers.launcher import identity
-from rookery.workspaces.drivers.layout import Layout
-from rookery.workspaces.egress.doors import ALWAYS, Doors
+from rookery.workspaces.drivers.launcher import process_identity
+from rookery.workspaces.drivers.workspace_directory import Layout
+from rookery.workspaces.egress.byte_relay import Wire
 from rookery.workspaces.egress.policy import Policies, Policy
-from rookery.workspaces.egress.wires import Wire
+from rookery.workspaces.egress.sockets import ALWAYS, Doors
 from tests.waiting import until
 from tests.workspaces.egress.outside import HERE, Names, Outside, outside
 from tests.workspaces.egress.test_proxy import everything
@@ -44,8 +44,8 @@ class Machine:
 
     def start(self, *hosts: str) -> None:
         self.replicas[0].allow(WORKSPACE, Policy(1, hosts))
-        record = {"workspace_id": WORKSPACE, "generation": 1, "pid": os.getpid(), "boot_id": identity.boot_id()}
-        self.place.record.write_text(json.dumps({**record, "pid_start": identity.start_of(os.getpid())}))
+        record = {"workspace_id": WORKSPACE, "generation": 1, "pid": os.getpid(), "boot_id": process_identity.boot_id()}
+        self.place.record.write_text(json.dumps({**record, "pid_start": process_identity.start_of(os.getpid())}))
 
     async def connect(self) -> Wire:
         handle = os.open(self.place.egress_socket, os.O_PATH)

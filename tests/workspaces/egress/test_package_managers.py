@@ -24,11 +24,11 @@ from pathlib import Path
 
 import pytest
 
-from rookery.workspaces import bundle
+from rookery.workspaces import agent_bundle
 from rookery.workspaces.drivers.local import LocalDriver
-from rookery.workspaces.drivers.machine import LocalConfig
 from rookery.workspaces.drivers.protocol import WorkspaceSpec
-from rookery.workspaces.egress.doors import Doors
+from rookery.workspaces.drivers.sandbox_check import LocalConfig
+from rookery.workspaces.egress.sockets import Doors
 from tests.certificates import make_certificate
 from tests.workspaces.drivers import yard
 from tests.workspaces.drivers.sshd import Sshd
@@ -132,7 +132,7 @@ async def site() -> AsyncIterator[Site]:
         names.set(NAME, [REGISTRY])
         doors = Doors(config.data_dir, names.guard(*config.net_allow_private))
         machine = await asyncio.to_thread(yard.known_machine)
-        driver = LocalDriver(config, bundle.build, machine=machine, doors=doors)
+        driver = LocalDriver(config, agent_bundle.build, machine=machine, doors=doors)
         authority = "/home/agent/ca.pem"
         trust = ("PIP_CERT", "npm_config_cafile", "GIT_SSL_CAINFO", "CURL_CA_BUNDLE")
         ws = yard.spec(env=dict.fromkeys(trust, authority))

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from rookery.runtime.address_guard import Lookups
+from rookery.workspaces.egress.byte_relay import Wire
 from rookery.workspaces.egress.policy import Policy
 from rookery.workspaces.egress.proxy import Proxy, Times
 from rookery.workspaces.egress.stats import EgressStats
-from rookery.workspaces.egress.wires import Wire
 from tests.waiting import until
 from tests.workspaces.egress.outside import HERE, Names, Outside, outside
 

@@ -15,14 +15,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.workspaces import bundle
+from rookery.workspaces import agent_bundle
 from rookery.workspaces.drivers import sandboxes
-from rookery.workspaces.drivers.layout import Layout
 from rookery.workspaces.drivers.local import LocalDriver
-from rookery.workspaces.drivers.machine import LocalConfig
 from rookery.workspaces.drivers.protocol import DriverError, Sandbox, Script, WorkspaceSpec
-from rookery.workspaces.drivers.users import DEFAULT_RANGE
-from rookery.workspaces.egress.doors import Doors
+from rookery.workspaces.drivers.sandbox_check import LocalConfig
+from rookery.workspaces.drivers.workspace_directory import Layout
+from rookery.workspaces.drivers.workspace_users import DEFAULT_RANGE
+from rookery.workspaces.egress.sockets import Doors
 from tests.waiting import until
 from tests.workspaces.drivers import yard
 from tests.workspaces.egress.outside import HERE, Names, Outside, outside
@@ -42,7 +42,7 @@ class World:
         config = LocalConfig(data_dir=self.data_dir, **settings)
         machine = await asyncio.to_thread(yard.known_machine)
         doors = Doors(self.data_dir, self.names.guard(), is_open=config.network_max != "none")
-        driver = LocalDriver(config, bundle.build, machine=machine, doors=doors)
+        driver = LocalDriver(config, agent_bundle.build, machine=machine, doors=doors)
         self.drivers.append(driver)
         return driver
 
@@ -263,7 +263,7 @@ REPLICA = """
 import asyncio, sys
 from pathlib import Path
 from rookery.runtime.address_guard import Guard
-from rookery.workspaces.egress.doors import Doors
+from rookery.workspaces.egress.sockets import Doors
 async def main():
     doors = Doors(Path(sys.argv[1]), Guard())
     await doors.keep()

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from rookery.runtime.address_guard import Guard, Lookups
 from rookery.workspaces.egress import hosts, socks
+from rookery.workspaces.egress.byte_relay import Broken, Wire
 from rookery.workspaces.egress.policy import Policy
 from rookery.workspaces.egress.proxy import Proxy, Times
 from rookery.workspaces.egress.requests import Refusal, Request
 from rookery.workspaces.egress.stats import EgressStats
-from rookery.workspaces.egress.wires import Broken, Wire
 from tests.workspaces.egress.outside import HERE
 from tests.workspaces.egress.test_proxy import QUICK, Rig, everything, rig
 

@@ -15,10 +15,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rookery.workspaces import bundle
+from rookery.workspaces import agent_bundle
 from rookery.workspaces.drivers.local import LocalDriver
-from rookery.workspaces.drivers.machine import LocalConfig, Machine
 from rookery.workspaces.drivers.protocol import DriverError, Limits, Probe, Sandbox, WorkspaceSpec
+from rookery.workspaces.drivers.sandbox_check import LocalConfig, Machine
 from tests.waiting import until
 from tests.workspaces.drivers import yard
 from tests.workspaces.escape.attempts import ATTEMPTS, OPEN, PROXIED, TIGHT, Attempt
@@ -40,7 +40,7 @@ class Prison:
             machine = msgspec.structs.replace(machine, python_prefix=str(self._install(root / "python")))
         self.keys = {name: path for name, path in self._keys(root / "python").items() if path is not None}
         config = LocalConfig(data_dir=self.data, tmp_mb=8, hidden=tuple(self.keys.values()))
-        self.driver = LocalDriver(config, bundle.build, machine=machine)
+        self.driver = LocalDriver(config, agent_bundle.build, machine=machine)
         limits = Limits(pids=100, memory_mb=512, disk_mb=8)
         self.workspaces = {
             OPEN: yard.spec(sandbox=Sandbox(network="none"), limits=limits),

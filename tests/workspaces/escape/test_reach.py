@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from rookery.workspaces import bundle
+from rookery.workspaces import agent_bundle
 from rookery.workspaces.drivers.local import LocalDriver
-from rookery.workspaces.drivers.machine import LocalConfig
 from rookery.workspaces.drivers.protocol import WorkspaceSpec
+from rookery.workspaces.drivers.sandbox_check import LocalConfig
 from tests.waiting import until
 from tests.workspaces.drivers import yard
 
@@ -65,7 +65,7 @@ class Machine:
 
     async def driver(self, **settings: object) -> LocalDriver:
         config = LocalConfig(data_dir=self.data_dir, **settings)  # type: ignore[arg-type]
-        return LocalDriver(config, bundle.build, machine=await asyncio.to_thread(yard.known_machine))
+        return LocalDriver(config, agent_bundle.build, machine=await asyncio.to_thread(yard.known_machine))
 
     async def start(self, driver: LocalDriver) -> WorkspaceSpec:
         ws = yard.spec()

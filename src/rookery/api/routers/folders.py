@@ -22,7 +22,7 @@ from rookery.api.routes import Routes, answer
 from rookery.domain.access.rights import Action
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.content import uploads
-from rookery.workspaces.answers import Listing
+from rookery.workspaces.agent_messages import Listing
 
 # Chosen: in any script it fits into an address, which has 8 KiB at most.
 MAX_PATH_CHARS = 512

@@ -25,9 +25,9 @@ from rookery.domain.chat.messages import check_storable
 from rookery.store.workspaces.templates import MAX_ARCHIVE_BYTES, Template, TemplatePatch
 from rookery.workspaces import manifest as manifests
 from rookery.workspaces import shared_folders, templates
-from rookery.workspaces.problems import Problem, TemplateInvalid
+from rookery.workspaces.parameter_values import Value
 from rookery.workspaces.service import as_push
-from rookery.workspaces.values import Value
+from rookery.workspaces.template_problems import Problem, TemplateInvalid
 
 ARCHIVE_SECONDS = 120.0
 

@@ -34,7 +34,7 @@ from rookery.store.people.users import PublicUser
 from rookery.store.workspaces import workspaces
 from rookery.store.workspaces.requests import Requested
 from rookery.store.workspaces.workspaces import Status, Workspace
-from rookery.workspaces.values import masked
+from rookery.workspaces.parameter_values import masked
 
 OPERATION = "workspaces.create"
 EVERYBODY = "all"

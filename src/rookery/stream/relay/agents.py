@@ -28,7 +28,7 @@ from rookery.stream.ws import Receive, Refusal, Scope, Send
 from rookery.telemetry.log import get_logger
 from rookery.workspaces.agent_protocol import AgentLimits, AgentUnixConnector
 from rookery.workspaces.drivers.protocol import Connector, DriverError
-from rookery.workspaces.relayed import PATH, REFUSED_HEADER, TOKEN_HEADER, Peer
+from rookery.workspaces.relay import PATH, REFUSED_HEADER, TOKEN_HEADER, Peer
 
 log = get_logger("stream.relay")
 

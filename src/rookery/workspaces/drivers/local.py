@@ -15,12 +15,12 @@ import msgspec
 
 from rookery.runtime.address_guard import Guard
 from rookery.workspaces import networks
-from rookery.workspaces.drivers import asking, layout, machine, sandboxes, starting
-from rookery.workspaces.drivers.launcher import archives, arguments, cgroups, filling, identity
+from rookery.workspaces.drivers import agent_health, launch, sandboxes, workspace_directory
+from rookery.workspaces.drivers import sandbox_check as machine
+from rookery.workspaces.drivers.agent_socket import HeldSocket
+from rookery.workspaces.drivers.launcher import archives, bwrap_arguments, cgroups, directory_setup, process_identity
 from rookery.workspaces.drivers.launcher.plan import Plan
-from rookery.workspaces.drivers.launcher.running import Running
-from rookery.workspaces.drivers.layout import Inside, Layout
-from rookery.workspaces.drivers.machine import LocalConfig, Machine
+from rookery.workspaces.drivers.launcher.sandbox_processes import Running
 from rookery.workspaces.drivers.protocol import (
     DriverError,
     DriverUnavailable,
@@ -30,9 +30,10 @@ from rookery.workspaces.drivers.protocol import (
     Probe,
     WorkspaceSpec,
 )
-from rookery.workspaces.drivers.ways import HeldSocket
-from rookery.workspaces.egress.doors import Doors
+from rookery.workspaces.drivers.sandbox_check import LocalConfig, Machine
+from rookery.workspaces.drivers.workspace_directory import Inside, Layout
 from rookery.workspaces.egress.policy import Policy
+from rookery.workspaces.egress.sockets import Doors
 from rookery.workspaces.networks import BY_PROXY, Network
 
 ANSWER_SECONDS = 120.0
@@ -43,7 +44,7 @@ ENDING_SECONDS = 8.0
 LOOK_AGAIN_SECONDS = 30.0
 
 PROXY_PORT = 3128
-EGRESS_SOCKET = f"{arguments.EGRESS}/egress.sock"
+EGRESS_SOCKET = f"{bwrap_arguments.EGRESS}/egress.sock"
 _PROXY = f"http://127.0.0.1:{PROXY_PORT}"
 # In both forms: programs disagree about which of them they read. The template's own come first. All of them name HTTP:
 # libraries of Python fail when they are told of SOCKS and have no module for it.
@@ -129,14 +130,14 @@ class LocalDriver:
                 owner = await self._user(place, plan) if found.bwrap else None
                 plan = dataclasses.replace(plan, uid=owner)
                 egress = {"port": PROXY_PORT, "socket": EGRESS_SOCKET} if network in BY_PROXY else None
-                nested = arguments.bwrap_inside(found.bwrap, found.bwrap_libraries)
-                files = layout.files_of(_marked(ws, found), inside, bwrap=nested, egress=egress)
+                nested = bwrap_arguments.bwrap_inside(found.bwrap, found.bwrap_libraries)
+                files = workspace_directory.files_of(_marked(ws, found), inside, bwrap=nested, egress=egress)
                 await self.doors.shut(ws.id)
                 if network in BY_PROXY:
                     await sandboxes.in_thread(self.doors.allow, ws.id, _policy(ws, network))
-                await sandboxes.in_thread(filling.fill, place.directory, files, ws.files, owner=owner)
+                await sandboxes.in_thread(directory_setup.fill, place.directory, files, ws.files, owner=owner)
                 log("Starting the sandbox." if found.bwrap else UNCONFINED)
-                running = Running(**await starting.launch(plan))
+                running = Running(**await launch.launch(plan))
             if network in BY_PROXY:
                 await self.doors.serve(ws.id)
         await self._until_it_answers(ws, place, running)
@@ -182,12 +183,12 @@ class LocalDriver:
         place = Layout.of(self._config.data_dir, ws.id)
         running = await sandboxes.find(place.directory)
         if not running:
-            tail = await asyncio.to_thread(layout.tail, place.log)
+            tail = await asyncio.to_thread(workspace_directory.tail, place.log)
             return Probe(alive=False, detail=tail.rpartition("\n")[2])
         same = next((one for one in running if one.generation == ws.generation), None)
         if same is None:
             return Probe(alive=False, generation=running[0].generation, detail="Another generation runs.")
-        answers = await asking.health(self.connector(ws), token=ws.token, generation=ws.generation)
+        answers = await agent_health.health(self.connector(ws), token=ws.token, generation=ws.generation)
         return Probe(alive=True, answers=answers, pid=same.pid, generation=same.generation)
 
     def connector(self, ws: WorkspaceSpec) -> HeldSocket:
@@ -223,9 +224,11 @@ class LocalDriver:
         deadline = time.monotonic() + self._answer_seconds
         pause = 0.02
         try:
-            while not await asking.health(connector, token=ws.token, generation=ws.generation, timeout=ATTEMPT_SECONDS):
+            while not await agent_health.health(
+                connector, token=ws.token, generation=ws.generation, timeout=ATTEMPT_SECONDS
+            ):
                 if await sandboxes.wait_until_gone(running, pause):
-                    said = await asyncio.to_thread(layout.tail, place.log)
+                    said = await asyncio.to_thread(workspace_directory.tail, place.log)
                     raise DriverError("agent_exited", f"The agent ended before it answered. {said}".strip())
                 if time.monotonic() > deadline:
                     await sandboxes.kill(running)
@@ -238,7 +241,7 @@ class LocalDriver:
     async def _ask_to_end(self, ws: WorkspaceSpec, place: Layout, running: Running, grace: float) -> None:
         connector = self.connector(ws)
         try:
-            if await asking.shutdown(connector, token=ws.token, generation=ws.generation, grace=grace):
+            if await agent_health.shutdown(connector, token=ws.token, generation=ws.generation, grace=grace):
                 await sandboxes.wait_until_gone(running, grace + ENDING_SECONDS)
         finally:
             await connector.close()
@@ -260,7 +263,7 @@ class LocalDriver:
     def _plan(self, ws: WorkspaceSpec, place: Layout, found: Machine, *, network: Network) -> Plan:
         config, sandbox, limits = self._config, ws.sandbox, machine.bounded(ws.limits)
         for path in (*sandbox.ro_binds, *sandbox.rw_binds):
-            if problem := arguments.problem_of_bind(path, config.all_hidden):
+            if problem := bwrap_arguments.problem_of_bind(path, config.all_hidden):
                 raise DriverError("invalid_workspace", f"The template's bind {path!r:.200} {problem}.")
         return Plan(
             workspace_id=ws.id,
@@ -313,7 +316,7 @@ def _policy(ws: WorkspaceSpec, network: Network) -> Policy:
 
 def _inside(place: Layout, found: Machine) -> Inside:
     if found.bwrap:
-        return Inside(arguments.HOME, arguments.RUN)
+        return Inside(bwrap_arguments.HOME, bwrap_arguments.RUN)
     return Inside(str(place.home), str(place.run))
 
 
@@ -321,7 +324,9 @@ def _marked(ws: WorkspaceSpec, found: Machine) -> WorkspaceSpec:
     """Without a namespace that ends with its first process, each carries a mark to be found by."""
     if found.bwrap:
         return ws
-    return msgspec.structs.replace(ws, env={**ws.env, identity.VARIABLE: identity.mark(ws.id, ws.generation)})
+    return msgspec.structs.replace(
+        ws, env={**ws.env, process_identity.VARIABLE: process_identity.mark(ws.id, ws.generation)}
+    )
 
 
 def _say_limits(plan: Plan, log: Log) -> None:

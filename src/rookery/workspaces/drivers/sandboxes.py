@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ParamSpec, TypeVar, cast, get_args
 
-from rookery.workspaces.drivers.launcher import running
+from rookery.workspaces.drivers.launcher import sandbox_processes
 from rookery.workspaces.drivers.launcher.plan import LaunchError
-from rookery.workspaces.drivers.launcher.running import Running
+from rookery.workspaces.drivers.launcher.sandbox_processes import Running
 from rookery.workspaces.drivers.protocol import DriverError, ErrorCode
 
 P = ParamSpec("P")
@@ -19,15 +19,15 @@ T = TypeVar("T")
 
 
 async def find(directory: Path) -> list[Running]:
-    return await asyncio.to_thread(running.find, directory)
+    return await asyncio.to_thread(sandbox_processes.find, directory)
 
 
 async def find_all(workspaces: Path) -> list[Running]:
-    return await asyncio.to_thread(running.find_all, workspaces)
+    return await asyncio.to_thread(sandbox_processes.find_all, workspaces)
 
 
 async def kill(one: Running) -> None:
-    await in_thread(running.kill, one)
+    await in_thread(sandbox_processes.kill, one)
 
 
 async def wait_until_gone(one: Running, seconds: float) -> bool:
@@ -36,7 +36,7 @@ async def wait_until_gone(one: Running, seconds: float) -> bool:
     while one.is_there:
         if time.monotonic() > deadline:
             return False
-        await asyncio.sleep(min(running.POLL_SECONDS, seconds))
+        await asyncio.sleep(min(sandbox_processes.POLL_SECONDS, seconds))
     return True
 
 

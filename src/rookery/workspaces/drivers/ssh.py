@@ -16,12 +16,12 @@ from typing import Any
 
 import msgspec
 
-from rookery.workspaces.drivers import asking, layout
-from rookery.workspaces.drivers.launcher import arguments, identity
+from rookery.workspaces.drivers import agent_health, workspace_directory
+from rookery.workspaces.drivers.launcher import bwrap_arguments, process_identity
 from rookery.workspaces.drivers.launcher.plan import Plan
-from rookery.workspaces.drivers.layout import Inside
 from rookery.workspaces.drivers.protocol import DriverError, Endpoint, Log, Probe, Ssh, WorkspaceSpec
 from rookery.workspaces.drivers.ssh_host import Done, Facts, Host, name_of
+from rookery.workspaces.drivers.workspace_directory import Inside
 from rookery.workspaces.networks import BY_PROXY
 
 ANSWER_SECONDS = 120.0
@@ -84,10 +84,10 @@ class SshDriver:
         if len(f"{plan.run}/agent.sock".encode()) > MAX_SOCKET_PATH:
             # Otherwise nobody would ever answer, and nobody would say why.
             raise DriverError("invalid_workspace", TOO_DEEP)
-        inside = Inside(arguments.HOME, arguments.RUN) if plan.bwrap else Inside(plan.home, plan.run)
+        inside = Inside(bwrap_arguments.HOME, bwrap_arguments.RUN) if plan.bwrap else Inside(plan.home, plan.run)
         unconfined = UNCONFINED.format(host=place.host)
         log("Starting the sandbox." if plan.bwrap else unconfined)
-        files = layout.files_of(_marked(ws, plan), inside, bwrap=_bwrap_inside(plan.bwrap))
+        files = workspace_directory.files_of(_marked(ws, plan), inside, bwrap=_bwrap_inside(plan.bwrap))
         header = {
             "action": "start",
             "plan": asdict(plan),
@@ -136,7 +136,7 @@ class SshDriver:
             return Probe(alive=False, generation=found.running[0].generation, detail="Another generation runs.")
         connector = self.connector(ws)
         try:
-            answers = await asking.health(connector, token=ws.token, generation=ws.generation)
+            answers = await agent_health.health(connector, token=ws.token, generation=ws.generation)
         finally:
             await connector.close()
         return Probe(alive=True, answers=answers, pid=same.pid, generation=ws.generation)
@@ -177,7 +177,7 @@ class SshDriver:
         return self._build_agent(self._sockets())
 
     async def _directory_of(self, ws: WorkspaceSpec, host: Host) -> str:
-        layout.check_id(ws.id)
+        workspace_directory.check_id(ws.id)
         return f"{(await host.look()).root}/workspaces/{ws.id}"
 
     async def _until_it_answers(self, ws: WorkspaceSpec, host: Host, directory: str) -> None:
@@ -185,7 +185,9 @@ class SshDriver:
         deadline = time.monotonic() + self._answer_seconds
         pause = 0.05
         try:
-            while not await asking.health(connector, token=ws.token, generation=ws.generation, timeout=ATTEMPT_SECONDS):
+            while not await agent_health.health(
+                connector, token=ws.token, generation=ws.generation, timeout=ATTEMPT_SECONDS
+            ):
                 found = await _look(host, directory)
                 if not found.running:
                     raise DriverError("agent_exited", f"The agent ended before it answered. {found.log}".strip())
@@ -201,7 +203,7 @@ class SshDriver:
     async def _ask_to_end(self, ws: WorkspaceSpec, host: Host, directory: str, grace: float) -> None:
         connector = self.connector(ws)
         try:
-            if not await asking.shutdown(connector, token=ws.token, generation=ws.generation, grace=grace):
+            if not await agent_health.shutdown(connector, token=ws.token, generation=ws.generation, grace=grace):
                 return
             deadline = time.monotonic() + grace + ENDING_SECONDS
             pause = 0.05
@@ -264,7 +266,7 @@ async def _look(host: Host, directory: str) -> Seen:
 
 
 def _plan(ws: WorkspaceSpec, facts: Facts, agent: str) -> Plan:
-    layout.check_id(ws.id)
+    workspace_directory.check_id(ws.id)
     if ws.sandbox.network in BY_PROXY:
         # Refused when a template is pushed; this is for one that came another way.
         message = f'Workspaces of other machines cannot have network = "{ws.sandbox.network}".'
@@ -296,7 +298,9 @@ def _plan(ws: WorkspaceSpec, facts: Facts, agent: str) -> Plan:
 def _marked(ws: WorkspaceSpec, plan: Plan) -> WorkspaceSpec:
     if plan.bwrap:
         return ws
-    return msgspec.structs.replace(ws, env={**ws.env, identity.VARIABLE: identity.mark(ws.id, ws.generation)})
+    return msgspec.structs.replace(
+        ws, env={**ws.env, process_identity.VARIABLE: process_identity.mark(ws.id, ws.generation)}
+    )
 
 
 def _bwrap_inside(bwrap: str | None) -> str | None:

@@ -16,11 +16,11 @@ from typing import Any
 
 from rookery.runtime.address_guard import CONNECT_SECONDS, Blocked, Guard, Lookups, Unreachable
 from rookery.telemetry.log import get_logger
-from rookery.workspaces.egress import hosts, requests, socks, wires
+from rookery.workspaces.egress import byte_relay, hosts, requests, socks
+from rookery.workspaces.egress.byte_relay import Broken, TooLong, Wire
 from rookery.workspaces.egress.policy import Policy
 from rookery.workspaces.egress.requests import Decision, Refusal, Request
 from rookery.workspaces.egress.stats import EgressStats
-from rookery.workspaces.egress.wires import Broken, TooLong, Wire
 
 log = get_logger("workspaces.egress")
 
@@ -164,11 +164,11 @@ class Proxy:
             awake = _Awake(limit, self._times)
 
             async def up() -> None:
-                await wires.copy(client, upstream, lambda count: visit.sent(count, awake))
+                await byte_relay.copy(client, upstream, lambda count: visit.sent(count, awake))
                 awake.half_over()
 
             async def down() -> None:
-                await wires.copy(upstream, client, lambda count: visit.received(count, awake))
+                await byte_relay.copy(upstream, client, lambda count: visit.received(count, awake))
                 awake.half_over()
 
             await _both(up(), down())
@@ -196,9 +196,9 @@ class Proxy:
         length = visit.request.length
         try:
             if length is None:
-                await wires.copy_chunks(client, upstream, lambda count: visit.sent(count, awake))
+                await byte_relay.copy_chunks(client, upstream, lambda count: visit.sent(count, awake))
             else:
-                await wires.copy_exactly(client, upstream, length, lambda count: visit.sent(count, awake))
+                await byte_relay.copy_exactly(client, upstream, length, lambda count: visit.sent(count, awake))
             # What follows is heard by nobody. Its end says that the client is content, though the host may not be done.
             while await client.read():
                 pass
@@ -223,7 +223,7 @@ class Proxy:
             await client.write(passed_on)
             awake.again()
             if status >= 200:
-                await wires.copy(upstream, client, lambda count: visit.received(count, awake))
+                await byte_relay.copy(upstream, client, lambda count: visit.received(count, awake))
                 return
         raise _no_answer(visit, "came to no end with interim answers")
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from ipaddress import IPv4Address, IPv6Address
 
 from rookery.workspaces.egress import hosts, requests
+from rookery.workspaces.egress.byte_relay import Wire
 from rookery.workspaces.egress.requests import Decision, Refusal, Request
-from rookery.workspaces.egress.wires import Wire
 
 FIRST_BYTE = b"\x05"
 _VERSION, _NO_AUTHENTICATION, _CONNECT = 5, 0, 1

@@ -18,8 +18,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rookery.workspaces.drivers.launcher import archives, arguments, running
-from rookery.workspaces.drivers.launcher.filling import File, fill
+from rookery.workspaces.drivers.launcher import archives, bwrap_arguments, sandbox_processes
+from rookery.workspaces.drivers.launcher.directory_setup import File, fill
 from rookery.workspaces.drivers.launcher.plan import LaunchError, Plan
 from rookery.workspaces.drivers.launcher.run import launch
 
@@ -73,16 +73,16 @@ def start(header: dict[str, Any]) -> dict[str, Any]:
     directory = Path(plan.directory)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     for path in (*plan.ro_binds, *plan.rw_binds):
-        if problem := arguments.problem_of_bind(path, [str(root())]):
+        if problem := bwrap_arguments.problem_of_bind(path, [str(root())]):
             raise LaunchError(f"the template's bind {path!r:.200} {problem}", "invalid_workspace")
     ended, same = [], None
     with _locked(directory):
-        for one in running.find(directory):
+        for one in sandbox_processes.find(directory):
             if one.generation == plan.generation and same is None:
                 same = one
             else:
                 ended.append(one.generation)
-                running.kill(one)
+                sandbox_processes.kill(one)
         if same is not None:
             return {"running": asdict(same), "already": True, "ended": ended}
         if not os.path.exists(plan.agent):
@@ -98,9 +98,9 @@ def stop(header: dict[str, Any]) -> dict[str, Any]:
     if not directory.is_dir():
         return {"ended": 0}
     with _locked(directory):
-        found = running.find(directory)
+        found = sandbox_processes.find(directory)
         for one in found:
-            running.kill(one)
+            sandbox_processes.kill(one)
         with contextlib.suppress(FileNotFoundError):
             (directory / "sandbox.json").unlink()
     return {"ended": len(found)}
@@ -119,7 +119,10 @@ def delete(header: dict[str, Any]) -> dict[str, Any]:
 
 def probe(header: dict[str, Any]) -> dict[str, Any]:
     directory = Path(header["directory"])
-    return {"running": [asdict(one) for one in running.find(directory)], "log": _tail(directory / "sandbox.log")}
+    return {
+        "running": [asdict(one) for one in sandbox_processes.find(directory)],
+        "log": _tail(directory / "sandbox.log"),
+    }
 
 
 def _tail(path: Path) -> str:

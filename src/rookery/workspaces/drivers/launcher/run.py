@@ -18,7 +18,13 @@ import subprocess
 import sys
 from typing import Any, NoReturn
 
-from rookery.workspaces.drivers.launcher import arguments, cgroups, identity, reach, running
+from rookery.workspaces.drivers.launcher import (
+    bwrap_arguments,
+    cgroups,
+    process_identity,
+    sandbox_processes,
+    source_access,
+)
 from rookery.workspaces.drivers.launcher.plan import LaunchError, Plan
 
 OPEN_FILES = 4096
@@ -45,12 +51,12 @@ def launch(plan: Plan) -> dict[str, Any]:
     files = _Files(plan)
     held = _hold_binds(plan) if plan.bwrap else {}
     # With the rights of the server: the workspace's user may not look where the server's files are.
-    built = arguments.build(plan) if plan.bwrap else []
+    built = bwrap_arguments.build(plan) if plan.bwrap else []
     groups = cgroups.prepare(plan) if plan.bwrap else []
     if os.geteuid() == 0 and plan.uid is not None and plan.bwrap:
         own = [plan.home, plan.run, plan.egress, plan.agent, plan.bwrap, plan.bwrap_libraries, plan.python_prefix]
         sources = [*own, *plan.ro_binds, *plan.rw_binds]
-        reach.make_reachable([path for path in sources if path], plan.uid)
+        source_access.make_reachable([path for path in sources if path], plan.uid)
         os.setgroups([])
         os.setresgid(plan.uid, plan.uid, plan.uid)
         os.setresuid(plan.uid, plan.uid, plan.uid)
@@ -112,22 +118,22 @@ def _open_plainly(path: str) -> int:
 
 
 def _start_confined(
-    plan: Plan, files: _Files, groups: list[int], held: dict[str, int], built: arguments.Arguments
+    plan: Plan, files: _Files, groups: list[int], held: dict[str, int], built: bwrap_arguments.Arguments
 ) -> dict[str, Any]:
     info, info_inside = os.pipe()
     gate_inside, gate = os.pipe()
     inherited = [info_inside, gate_inside, *held.values()]
     listed: list[str] = ["--info-fd", str(info_inside), "--block-fd", str(gate_inside)]
     for item in built:
-        if isinstance(item, arguments.Handle):
+        if isinstance(item, bwrap_arguments.Handle):
             listed.append(str(held[item.path]))
         else:
             listed.append(item if isinstance(item, str) else str(_held(item, inherited)))
-    command = plan.command or [plan.python, "-I", arguments.AGENT, "--run-dir", arguments.RUN]
+    command = plan.command or [plan.python, "-I", bwrap_arguments.AGENT, "--run-dir", bwrap_arguments.RUN]
     # By a descriptor: arguments of a process can be read by everybody on the machine.
     listed_in = _held(b"".join(os.fsencode(item) + b"\0" for item in listed), inherited)
     process = subprocess.Popen(  # noqa: S603 - the program that the settings name
-        [identity.mark(plan.workspace_id, plan.generation), "--args", str(listed_in), "--", *command],
+        [process_identity.mark(plan.workspace_id, plan.generation), "--args", str(listed_in), "--", *command],
         executable=plan.bwrap,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE if plan.command else files.log,
@@ -170,15 +176,15 @@ def _refuse_root(pid: int) -> None:
 
 
 def _end(plan: Plan, pid: int, process: subprocess.Popen[bytes]) -> None:
-    start = identity.start_of(pid)
+    start = process_identity.start_of(pid)
     process.kill()
     process.wait(COMMAND_SECONDS)
     if start is not None:
-        running.kill(running.Running(plan.workspace_id, plan.generation, pid, start))
+        sandbox_processes.kill(sandbox_processes.Running(plan.workspace_id, plan.generation, pid, start))
 
 
 def _record(plan: Plan, pid: int, *, monitor: int | None) -> dict[str, Any]:
-    start = identity.start_of(pid)
+    start = process_identity.start_of(pid)
     if start is None:
         raise LaunchError("it ended at once", "agent_exited")
     return {
@@ -187,8 +193,8 @@ def _record(plan: Plan, pid: int, *, monitor: int | None) -> dict[str, Any]:
         "pid": pid,
         "pid_start": start,
         "monitor": monitor,
-        "monitor_start": identity.start_of(monitor) if monitor else None,
-        "boot_id": identity.boot_id(),
+        "monitor_start": process_identity.start_of(monitor) if monitor else None,
+        "boot_id": process_identity.boot_id(),
         "confined": plan.bwrap is not None,
     }
 
@@ -257,8 +263,8 @@ def _start_plainly(plan: Plan, files: _Files) -> dict[str, Any]:
         stdout=files.log,
         stderr=files.log,
         env={
-            **arguments.environment(plan, home=plan.home, shell=shell),
-            identity.VARIABLE: identity.mark(plan.workspace_id, plan.generation),
+            **bwrap_arguments.environment(plan, home=plan.home, shell=shell),
+            process_identity.VARIABLE: process_identity.mark(plan.workspace_id, plan.generation),
         },
         cwd=plan.run,
         start_new_session=True,

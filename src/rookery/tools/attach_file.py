@@ -16,7 +16,7 @@ from rookery.domain.content import uploads
 from rookery.loop.tool import Attachment, Replay, Tool, ToolContext, ToolOutput
 from rookery.store.chats import tool_files
 from rookery.store.chats.files import MAX_FILE_BYTES, FileInfo
-from rookery.tools.workspace_turn import Refused, WorkspaceTurn, absolute, ask_agent, make_tool, turn_of
+from rookery.tools.step_workspace import Refused, WorkspaceTurn, absolute, ask_agent, make_tool, turn_of
 
 
 class AttachFile(msgspec.Struct):

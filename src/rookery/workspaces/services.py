@@ -18,13 +18,13 @@ from rookery.store.machine import Publisher
 from rookery.store.workspaces import claims, workspaces
 from rookery.store.workspaces.workspaces import Workspace
 from rookery.telemetry.log import get_logger
+from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.agent_http import AgentHttp
-from rookery.workspaces.answers import Health
-from rookery.workspaces.conn import AgentConn
+from rookery.workspaces.agent_messages import Health
+from rookery.workspaces.driver_specs import Specs
 from rookery.workspaces.drivers.protocol import Driver, DriverError, Inventory
 from rookery.workspaces.errors import AgentCutOff, WorkspaceError, cut_off_sentence
-from rookery.workspaces.relayed import Peers
-from rookery.workspaces.specs import Specs
+from rookery.workspaces.relay import Peers
 from rookery.workspaces.stats import WorkspaceStats
 
 log = get_logger("workspaces")

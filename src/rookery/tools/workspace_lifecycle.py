@@ -20,12 +20,12 @@ from rookery.store.workspaces.operations import Operation, OperationState, Reaso
 from rookery.store.workspaces.requests import NodeOffline, OperationInProgress, Requested, WorkspaceQuotaExceeded
 from rookery.store.workspaces.workspaces import AgentState, Status, Workspace, is_name
 from rookery.tools.operation_tail import OperationTail
+from rookery.tools.step_workspace import Refused, WorkspaceTurn, ask_agent, make_tool, turn_of
 from rookery.tools.templates import no_template
-from rookery.tools.workspace_turn import Refused, WorkspaceTurn, ask_agent, make_tool, turn_of
-from rookery.workspaces.dialing import SILENT
+from rookery.workspaces.connection import SILENT
 from rookery.workspaces.drivers.protocol import DriverError
 from rookery.workspaces.errors import WorkspaceError
-from rookery.workspaces.problems import ParametersInvalid
+from rookery.workspaces.template_problems import ParametersInvalid
 
 OPERATION_SECONDS = 600.0
 AGENT_SECONDS = 120.0

@@ -20,7 +20,7 @@ from rookery.loop.tool import KeepResult, Services, Tool, ToolSet, ToolSource, T
 from rookery.store.chats.step_reads import Step
 from rookery.telemetry.log import get_logger
 
-log = get_logger("tools.turn")
+log = get_logger("tools.step_tools")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from rookery.store.workspaces.context import ContextResource, Pin
 from rookery.store.workspaces.workspaces import Workspace
 from rookery.telemetry.log import get_logger
 
-log = get_logger("tools.pinned")
+log = get_logger("tools.workspace_blocks")
 
 MAX_CACHE_BYTES = 16 * 1024 * 1024
 # Chosen: what a pin and each of its resources take besides their texts.

@@ -13,16 +13,16 @@ from rookery.store.db.errors import StoreError
 from rookery.store.workspaces import context, operations, workspaces
 from rookery.store.workspaces.workspaces import Workspace
 from rookery.telemetry.log import get_logger
+from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.agent_http import AgentPools, ChatHeaders
-from rookery.workspaces.answers import Health
-from rookery.workspaces.conn import AgentConn
+from rookery.workspaces.agent_messages import Health
+from rookery.workspaces.connection import Place, Reach, Unreadable
 from rookery.workspaces.context import hint_of
-from rookery.workspaces.dialing import Place, Reach, Unreadable
 from rookery.workspaces.drivers.protocol import Connector, WorkspaceSpec
-from rookery.workspaces.parts import WorkspaceParts
-from rookery.workspaces.relayed import RelayedConnector
+from rookery.workspaces.relay import RelayedConnector
+from rookery.workspaces.services import WorkspaceParts
 
-log = get_logger("workspaces.places")
+log = get_logger("workspaces.directory")
 
 _DATABASE_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, StoreError)
 

@@ -18,12 +18,12 @@ import msgspec
 from rookery.domain.chat.messages import ChatId
 from rookery.runtime.clock import Clock, DeadlineExceeded
 from rookery.telemetry.log import get_logger
+from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.agent_http import ChatHeaders
-from rookery.workspaces.answers import ACCEPTED_APIS, Health
-from rookery.workspaces.conn import AgentConn
+from rookery.workspaces.agent_messages import ACCEPTED_APIS, Health
 from rookery.workspaces.errors import NoConnection, Situation, WorkspaceError
 
-log = get_logger("workspaces.dialing")
+log = get_logger("workspaces.connection")
 
 DIAL_SECONDS = 30.0
 # A dial that takes this long looks again whether it calls the right one.

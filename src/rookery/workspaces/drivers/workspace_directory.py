@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from rookery.workspaces.drivers.launcher.filling import File
+from rookery.workspaces.drivers.launcher.directory_setup import File
 from rookery.workspaces.drivers.protocol import DriverError, WorkspaceSpec
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")

@@ -11,8 +11,8 @@ import shlex
 from collections.abc import Sequence
 from typing import NamedTuple, Union
 
-from rookery.workspaces.drivers.launcher import hiding, seccomp
-from rookery.workspaces.drivers.launcher.hiding import Bound, within
+from rookery.workspaces.drivers.launcher import hidden_files, seccomp
+from rookery.workspaces.drivers.launcher.hidden_files import Bound, within
 from rookery.workspaces.drivers.launcher.plan import LaunchError, Plan
 
 HOME = "/home/agent"
@@ -124,7 +124,7 @@ def _trees(plan: Plan) -> Arguments:
     arguments: Arguments = []
     for bound in bounds:
         arguments += ["--ro-bind", *bound]
-    for cover in hiding.covers(bounds, plan.hidden, plan.uid):
+    for cover in hidden_files.covers(bounds, plan.hidden, plan.uid):
         arguments += ["--perms", "0755", "--tmpfs", cover.target]
         for text, place in cover.links:
             arguments += ["--symlink", text, place]
@@ -236,7 +236,7 @@ def problem_of_bind(path: str, hidden: Sequence[str]) -> str | None:
     try:
         real = os.path.realpath(path)
         for number, own in enumerate(hidden):
-            if hiding.holds_or_lies_in(path, own):
+            if hidden_files.holds_or_lies_in(path, own):
                 what = "a file that the settings of the server name" if number else "the data of the server"
                 return f"holds, or lies in, {what}"
     except (OSError, LaunchError) as error:

@@ -10,8 +10,8 @@ from msgspec import Meta
 
 from rookery.domain.content import uploads
 from rookery.loop.tool import Attachment, Replay, Tool, ToolContext, ToolOutput
-from rookery.tools import attach
-from rookery.tools.workspace_turn import Refused, ask_agent, make_tool, turn_of
+from rookery.tools import attach_file
+from rookery.tools.step_workspace import Refused, ask_agent, make_tool, turn_of
 
 MAX_PLAN_BYTES = 32 * 1024
 
@@ -47,12 +47,12 @@ async def propose_plan(ctx: ToolContext, given: ProposePlan) -> ToolOutput:
     resolved = await ask_agent(turn.workspace, lambda conn: conn.resolve_path(path))
     if resolved != path:
         raise Refused(f"The plan file {path} leads to {resolved}. Write the plan itself there.")
-    stored = await attach.tool_files_find(turn, ctx)
+    stored = await attach_file.tool_files_find(turn, ctx)
     if stored is None:
-        data = await attach.read_whole(turn, path, max_bytes=MAX_PLAN_BYTES, links=False)
+        data = await attach_file.read_whole(turn, path, max_bytes=MAX_PLAN_BYTES, links=False)
         if not data.strip():
             raise Refused(f"The plan file {path} is blank. Write the plan first.")
-        stored = await attach.store(
+        stored = await attach_file.store(
             turn, ctx, name=posixpath.basename(path), media_type=uploads.MARKDOWN, data=_as_text(data, path)
         )
     value = {

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import msgspec
 
-from rookery.workspaces.drivers.layout import Layout
 from rookery.workspaces.drivers.protocol import DriverError
+from rookery.workspaces.drivers.workspace_directory import Layout
 
 NOBODY = 65534
 # Chosen: no distribution, container engine or systemd gives these away, and a signed number holds them.

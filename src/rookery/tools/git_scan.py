@@ -7,8 +7,8 @@ from rookery.domain.chat.chat import Chat
 from rookery.runtime.clock import Clock
 from rookery.store.authorized.store import Store
 from rookery.store.chats.diffs import DiffStatus
-from rookery.workspaces.answers import Count, Repository
-from rookery.workspaces.dialing import TurnWorkspace
+from rookery.workspaces.agent_messages import Count, Repository
+from rookery.workspaces.connection import TurnWorkspace
 
 SCAN_SECONDS = 10.0
 # What the database's column holds; an agent may say anything.

@@ -15,7 +15,7 @@ from rookery.telemetry.log import get_logger
 from rookery.workspaces import service, templates
 from rookery.workspaces.templates import Packed
 
-log = get_logger("workspaces.shipped")
+log = get_logger("workspaces.shipped_templates")
 
 _PACKAGE = Path(rookery.__file__).parent
 # In the wheel, and in a source tree.

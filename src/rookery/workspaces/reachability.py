@@ -6,9 +6,9 @@ from uuid import UUID
 
 from rookery.domain.chat.messages import ChatId
 from rookery.store.workspaces.workspaces import Status
-from rookery.workspaces.dialing import Place, Unreadable
+from rookery.workspaces.connection import Place, Unreadable
+from rookery.workspaces.directory import StorePlaces
 from rookery.workspaces.errors import NotWatchable
-from rookery.workspaces.places import StorePlaces
 
 
 async def find_reachable(places: StorePlaces, chat_id: ChatId) -> Place:

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import msgspec
 
-from rookery.workspaces.drivers import bubblewrap, starting
+from rookery.workspaces.drivers import bubblewrap, launch
 from rookery.workspaces.drivers.bubblewrap import INSTALL, Bubblewrap
 from rookery.workspaces.drivers.launcher import archives, cgroups
 from rookery.workspaces.drivers.launcher.plan import Plan
 from rookery.workspaces.drivers.protocol import DriverError, DriverUnavailable, Limits
-from rookery.workspaces.drivers.users import DEFAULT_RANGE, Users
+from rookery.workspaces.drivers.workspace_users import DEFAULT_RANGE, Users
 from rookery.workspaces.networks import Network
 
 USUAL_PYTHON = "/usr/bin/python3"
@@ -235,7 +235,7 @@ async def _look_inside(config: LocalConfig, agent: Path, *, bwrap: Bubblewrap, p
             command=[python, "-I", "-c", _LOOK],
         )
         try:
-            told = await starting.launch(plan)
+            told = await launch.launch(plan)
         except DriverUnavailable:
             raise
         except DriverError as error:

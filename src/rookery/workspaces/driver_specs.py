@@ -18,11 +18,11 @@ from rookery.store.workspaces import templates as stored
 from rookery.store.workspaces.operations import Operation
 from rookery.store.workspaces.workspaces import Workspace
 from rookery.workspaces import manifest as manifests
-from rookery.workspaces import parameters, templates, values
+from rookery.workspaces import parameter_values, parameters, templates
 from rookery.workspaces.drivers.protocol import DriverError, Ssh, WorkspaceSpec
 from rookery.workspaces.manifest import Manifest
+from rookery.workspaces.parameter_values import Value
 from rookery.workspaces.shared_folders import problem_of
-from rookery.workspaces.values import Value
 
 TOKEN_BYTES = 32
 
@@ -102,7 +102,7 @@ class Specs:
         """Seal credentials that an older version stored in the clear; how many workspaces had some."""
         sealed = 0
         for workspace in await workspaces.list_clear_parameters(conn):
-            shown = {name: values.masked(value) for name, value in workspace.parameters.items()}
+            shown = {name: parameter_values.masked(value) for name, value in workspace.parameters.items()}
             secrets = {name: value for name, value in workspace.parameters.items() if shown[name] != value}
             if (secrets_enc := self.seal_secrets(workspace.id, secrets)) is not None:
                 await workspaces.seal_parameters(conn, workspace, parameters=shown, secrets_enc=secrets_enc)
@@ -114,7 +114,9 @@ class Specs:
         try:
             return self.open_parameters(workspace.id, workspace.parameters, workspace.secrets_enc)
         except DriverError:
-            return {name: value for name, value in workspace.parameters.items() if values.MASK not in str(value)}
+            return {
+                name: value for name, value in workspace.parameters.items() if parameter_values.MASK not in str(value)
+            }
 
     async def plain(self, conn: Connection, workspace: Workspace) -> WorkspaceSpec:
         """What stopping, deleting, looking and connecting need."""

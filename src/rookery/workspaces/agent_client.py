@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 
 from rookery.domain.chat.mcp_consent import Entry
-from rookery.workspaces import answers
+from rookery.workspaces import agent_messages
 from rookery.workspaces.agent_http import (
     REQUEST_SECONDS,
     UPLOAD_SECONDS,
@@ -23,7 +23,7 @@ from rookery.workspaces.agent_http import (
     ChatHeaders,
     Request,
 )
-from rookery.workspaces.answers import (
+from rookery.workspaces.agent_messages import (
     BadAnswer,
     ContextSnapshot,
     Edited,
@@ -59,7 +59,7 @@ class StartedProcess(msgspec.Struct, frozen=True):
 
 
 class _Started(msgspec.Struct, frozen=True):
-    id: answers.Word
+    id: agent_messages.Word
 
 
 class _Processes(msgspec.Struct, frozen=True):
@@ -71,7 +71,7 @@ class _EditedFiles(msgspec.Struct, frozen=True):
 
 
 class _Resolved(msgspec.Struct, frozen=True):
-    path: answers.Line
+    path: agent_messages.Line
 
 
 class AgentConn:
@@ -251,7 +251,7 @@ class AgentConn:
     def _decoded(self, data: bytes, kind: type[T]) -> T:
         try:
             with self._http.charged():
-                return answers.decode(data, kind)
+                return agent_messages.decode(data, kind)
         except BadAnswer as error:
             raise AgentError(502, "bad_answer", str(error)) from error
 

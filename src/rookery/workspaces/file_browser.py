@@ -13,16 +13,16 @@ from uuid import UUID
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import ChatId
 from rookery.telemetry.log import get_logger
+from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.agent_http import ChatHeaders
-from rookery.workspaces.answers import Listing
-from rookery.workspaces.conn import AgentConn
-from rookery.workspaces.dialing import Place
+from rookery.workspaces.agent_messages import Listing
+from rookery.workspaces.connection import Place
+from rookery.workspaces.directory import StorePlaces
 from rookery.workspaces.drivers.protocol import DriverError
 from rookery.workspaces.errors import AgentError, NotWatchable, WorkspaceError
-from rookery.workspaces.places import StorePlaces
-from rookery.workspaces.reach import find_reachable, require_reachable
+from rookery.workspaces.reachability import find_reachable, require_reachable
 
-log = get_logger("workspaces.folders")
+log = get_logger("workspaces.file_browser")
 
 # Where the agent keeps what was too much for the model, below its home (`agent/spill.py`).
 RESULTS = ".rookery/results"

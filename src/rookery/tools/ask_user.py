@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from rookery.loop.tool import Tool, ToolContext, ToolOutput
-from rookery.tools.workspace_turn import Refused, make_tool
+from rookery.tools.step_workspace import Refused, make_tool
 
 MIN_OPTIONS, MAX_OPTIONS = 2, 4
 MAX_QUESTIONS = 4

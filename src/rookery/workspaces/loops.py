@@ -10,25 +10,25 @@ from rookery.runtime.clock import DeadlineExceeded
 from rookery.store.workspaces import context
 from rookery.store.workspaces.workspaces import Status, Workspace
 from rookery.telemetry.log import get_logger
-from rookery.workspaces import shipped
+from rookery.workspaces import shipped_templates
 from rookery.workspaces.agent_http import ChatHeaders
 from rookery.workspaces.availability import Availability
+from rookery.workspaces.connection import Unreadable
 from rookery.workspaces.context import DATABASE_ERRORS, SETTLE_SECONDS, Contexts
 from rookery.workspaces.context_watch import ContextWatches
-from rookery.workspaces.dialing import Unreadable
-from rookery.workspaces.drivers import announcing
+from rookery.workspaces.directory import StorePlaces
+from rookery.workspaces.drivers import startup_notice
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.protocol import DriverError
 from rookery.workspaces.drivers.ssh import SshDriver
-from rookery.workspaces.egress.doors import KEEP_SECONDS, Doors
+from rookery.workspaces.egress.sockets import KEEP_SECONDS, Doors
 from rookery.workspaces.errors import NoConnection, WorkspaceError
-from rookery.workspaces.folders import ChatFolders
+from rookery.workspaces.file_browser import ChatFolders
 from rookery.workspaces.git import ChatGit
 from rookery.workspaces.operations import Executor
-from rookery.workspaces.parts import WorkspaceParts
-from rookery.workspaces.places import StorePlaces
 from rookery.workspaces.reconciler import Reconciler
 from rookery.workspaces.service import Workspaces
+from rookery.workspaces.services import WorkspaceParts
 
 log = get_logger("workspaces")
 
@@ -57,7 +57,7 @@ class WorkspaceRuntime:
         if is_server:
             loops += [
                 group.create_task(self.push_templates(), name="templates"),
-                group.create_task(announcing.announce(self.parts.drivers.values()), name="workspace-machine"),
+                group.create_task(startup_notice.announce(self.parts.drivers.values()), name="workspace-machine"),
                 group.create_task(self.reconciler.run(), name="workspace-reconciler"),
                 group.create_task(self.reconciler.run_idle(), name="workspace-idle"),
                 *(group.create_task(self._keep(doors), name="workspace-egress") for doors in self._doors()),
@@ -125,6 +125,6 @@ class WorkspaceRuntime:
         """Templates that come with Rookery. A failure leaves those of the version before."""
         try:
             async with self.parts.pool.acquire() as conn:
-                await shipped.push(conn, self.parts.publisher)
+                await shipped_templates.push(conn, self.parts.publisher)
         except Exception as error:
             log.exception("templates_not_pushed", error)

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from rookery.workspaces.drivers.launcher import identity
+from rookery.workspaces.drivers.launcher import process_identity
 from rookery.workspaces.drivers.launcher.plan import LaunchError
 
 GONE_SECONDS = 30.0
@@ -36,7 +36,7 @@ class Running:
 
     @property
     def is_there(self) -> bool:
-        return identity.start_of(self.pid) == self.pid_start
+        return process_identity.start_of(self.pid) == self.pid_start
 
 
 def find(directory: Path) -> list[Running]:
@@ -70,14 +70,14 @@ def recorded(directory: Path) -> Running | None:
         running = Running(**json.loads((directory / "sandbox.json").read_bytes()))
     except (OSError, ValueError, TypeError):
         return None
-    return running if running.boot_id == identity.boot_id() and running.is_there else None
+    return running if running.boot_id == process_identity.boot_id() and running.is_there else None
 
 
 def scan() -> list[Running]:
     """Sandboxes by the mark of their outer process. Only processes outside of sandboxes count: inside, anything can
     call itself so."""
     found = []
-    mark = f"{identity.MARK} ".encode()
+    mark = f"{process_identity.MARK} ".encode()
     own = os.stat("/proc/self/ns/pid").st_ino
     for pid in _pids():
         try:
@@ -88,11 +88,11 @@ def scan() -> list[Running]:
         except OSError:
             continue
         words = arguments.split(b"\0")[0].decode("utf-8", "replace").split(" ")
-        start = identity.start_of(pid)
+        start = process_identity.start_of(pid)
         if len(words) != 3 or not words[2].isdigit() or start is None:
             continue
         for child in map(int, children):
-            child_start = identity.start_of(child)
+            child_start = process_identity.start_of(child)
             if child_start is not None:
                 running = Running(words[1], int(words[2]), child, child_start, monitor=pid, monitor_start=start)
                 found.append(running)
@@ -120,7 +120,7 @@ def _signal(pid: int, start: int, number: int = signal.SIGKILL) -> None:
     except ProcessLookupError:
         return
     try:
-        if identity.start_of(pid) == start:
+        if process_identity.start_of(pid) == start:
             signal.pidfd_send_signal(handle, number)
     except ProcessLookupError:
         pass
@@ -133,7 +133,7 @@ def _signal(pid: int, start: int, number: int = signal.SIGKILL) -> None:
 def _until_gone(pid: int, start: int) -> None:
     # Polled, not awaited by a handle: a process that nobody reaps is gone for us.
     deadline = time.monotonic() + GONE_SECONDS
-    while identity.start_of(pid) == start:
+    while process_identity.start_of(pid) == start:
         if time.monotonic() > deadline:
             raise LaunchError(f"process {pid} of the workspace did not end within {GONE_SECONDS:g} s", "stop_failed")
         time.sleep(POLL_SECONDS)
@@ -143,7 +143,7 @@ def _kill_plain(running: Running) -> None:
     """A workspace that is not confined: its agent is stopped first, so that it starts nothing while its processes are
     looked for, and adopts what loses its parent."""
     _signal(running.pid, running.pid_start, signal.SIGSTOP)
-    mark = f"{identity.VARIABLE}={identity.mark(running.workspace_id, running.generation)}".encode()
+    mark = f"{process_identity.VARIABLE}={process_identity.mark(running.workspace_id, running.generation)}".encode()
     deadline = time.monotonic() + GONE_SECONDS
     while left := [one for one in _family(running.pid, mark) if one[0] != running.pid]:
         if time.monotonic() > deadline:
@@ -167,7 +167,7 @@ def _family(root: int, mark: bytes) -> list[tuple[int, int]]:
             continue
     while more := {pid for pid, parent in parents.items() if parent in family} - family:
         family |= more
-    return [(pid, start) for pid in family if (start := identity.start_of(pid)) is not None]
+    return [(pid, start) for pid in family if (start := process_identity.start_of(pid)) is not None]
 
 
 def _pids() -> list[int]:

@@ -18,14 +18,14 @@ from pathlib import Path
 
 from rookery.runtime.address_guard import Guard, Lookups
 from rookery.telemetry.log import get_logger
-from rookery.workspaces.drivers.launcher import running
-from rookery.workspaces.drivers.layout import Layout
+from rookery.workspaces.drivers.launcher import sandbox_processes
 from rookery.workspaces.drivers.protocol import DriverError
+from rookery.workspaces.drivers.workspace_directory import Layout
+from rookery.workspaces.egress.byte_relay import Wire
 from rookery.workspaces.egress.policy import Policies, Policy
 from rookery.workspaces.egress.proxy import Proxy, Times
 from rookery.workspaces.egress.requests import Refusal
 from rookery.workspaces.egress.stats import EgressStats
-from rookery.workspaces.egress.wires import Wire
 
 log = get_logger("workspaces.egress")
 
@@ -146,7 +146,7 @@ class Doors:
         if not place.directory.is_dir():
             with contextlib.suppress(OSError):
                 self._policies.remove(workspace_id)  # deleted, by somebody who did not get to the end of it
-        return self._policies.find(workspace_id) is not None and running.recorded(place.directory) is not None
+        return self._policies.find(workspace_id) is not None and sandbox_processes.recorded(place.directory) is not None
 
     async def handle(self, door: _Door, client: Wire) -> None:
         """One connection of a workspace."""

@@ -14,11 +14,11 @@ from rookery.loop.tool import ToolOutput
 from rookery.runtime.clock import Clock, DeadlineExceeded
 from rookery.telemetry.log import get_logger
 from rookery.tools.commands import result_name
-from rookery.tools.workspace_turn import ask_agent
-from rookery.workspaces.dialing import TurnWorkspace
+from rookery.tools.step_workspace import ask_agent
+from rookery.workspaces.connection import TurnWorkspace
 from rookery.workspaces.errors import WorkspaceError
 
-log = get_logger("tools.keeping")
+log = get_logger("tools.spilled_results")
 
 KEEP_SECONDS = 20.0
 # What the agent takes of one file.

@@ -23,8 +23,8 @@ from rookery.store.authorized.store import ActorStore
 from rookery.tools import framework, registry
 from rookery.tools.framework import StructTool
 from rookery.tools.registry import Column
-from rookery.workspaces.conn import AgentConn
-from rookery.workspaces.dialing import Places, TurnWorkspace
+from rookery.workspaces.agent_client import AgentConn
+from rookery.workspaces.connection import Places, TurnWorkspace
 from rookery.workspaces.errors import AgentError, AgentUnreachable, WorkspaceError
 from rookery.workspaces.service import Workspaces
 
