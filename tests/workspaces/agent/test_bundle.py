@@ -16,7 +16,7 @@ import pytest
 
 import rookery.workspaces.agent
 from rookery.workspaces import agent_bundle
-from rookery.workspaces.agent import agent as agents
+from rookery.workspaces.agent import state as agents
 from tests.workspaces import pythons
 from tests.workspaces.agent import rig as rigs
 

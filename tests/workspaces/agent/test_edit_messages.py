@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from rookery.workspaces.agent import edit
-from rookery.workspaces.agent.edit import Edit
+from rookery.workspaces.agent.edit import edit
+from rookery.workspaces.agent.edit.edit import Edit
 
 
 def failure(text: str, old: str, new: str = "new", *, exact: bool = False) -> str:

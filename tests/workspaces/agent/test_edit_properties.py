@@ -9,8 +9,9 @@ from unittest import mock
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rookery.workspaces.agent import diff, edit, edit_lines, edit_match, edit_replace
-from rookery.workspaces.agent.edit import Edit
+from rookery.workspaces.agent.edit import edit, match, replace, unified_diff
+from rookery.workspaces.agent.edit import lines as edit_lines
+from rookery.workspaces.agent.edit.edit import Edit
 
 WORDS = st.sampled_from(
     ["a", "b", "if x:", "ä ö", "日本", "return 1", "}", "x\ry", "e\u0301", "\ufeff", "\u2028", "\x0c"]
@@ -69,7 +70,7 @@ def respelled(draw: st.DrawFn) -> tuple[str, str]:
     start = draw(st.integers(0, len(raws) - 1))
     end = draw(st.integers(start + 1, len(raws)))
     ending = draw(ENDINGS)
-    wanted = [draw(LEADS) + edit_match.stripped(raw, 3) + draw(TRAILS) + ending for raw in raws[start:end]]
+    wanted = [draw(LEADS) + match.stripped(raw, 3) + draw(TRAILS) + ending for raw in raws[start:end]]
     if draw(st.booleans()):
         wanted[-1] = edit_lines.content_of(wanted[-1])
     return text, "".join(wanted)
@@ -79,14 +80,14 @@ def respelled(draw: st.DrawFn) -> tuple[str, str]:
 def test_edit_by_lines_touches_nothing_outside_and_glues_nothing(case: tuple[str, str], new: str) -> None:
     text, old = case
     assume(old)
-    found = edit_match.find(text, old, passes=(2, 3))
+    found = match.find(text, old, passes=(2, 3))
     assert found is not None
     raws = edit_lines.split(text)
     count = len(edit_lines.split(old))
     start = found.starts[0]
     forced = edit_lines.forced_ending(text, new)
 
-    after = edit_replace.replace_lines(text, [start], old_text=old, new_text=new, forced=forced)
+    after = replace.replace_lines(text, [start], old_text=old, new_text=new, forced=forced)
 
     head, tail = "".join(raws[:start]), "".join(raws[start + count :])
     assert after.startswith(head)
@@ -105,12 +106,12 @@ def test_edit_by_lines_touches_nothing_outside_and_glues_nothing(case: tuple[str
 def test_edit_that_changes_nothing_in_the_callers_spelling_changes_nothing_in_the_file(case: tuple[str, str]) -> None:
     text, old = case
     assume(old and edit_lines.internal_ending(old) is None)
-    found = edit_match.find(text, old, passes=(2, 3))
+    found = match.find(text, old, passes=(2, 3))
     assert found is not None
     window = edit_lines.split(text)[found.starts[0] :][: len(edit_lines.split(old))]
-    assume(all(edit_match.stripped(raw, 3) for raw in window))
+    assume(all(match.stripped(raw, 3) for raw in window))
 
-    after = edit_replace.replace_lines(text, found.starts[:1], old_text=old, new_text=old, forced=None)
+    after = replace.replace_lines(text, found.starts[:1], old_text=old, new_text=old, forced=None)
 
     assert after == text
 
@@ -145,7 +146,7 @@ def patched(before: str, patch: str) -> str:
 
 @given(texts(most=30), texts(most=30))
 def test_diff_leads_from_one_text_to_the_other(before: str, after: str) -> None:
-    assert patched(before, diff.unified("/f", before, after)) == after
+    assert patched(before, unified_diff.unified("/f", before, after)) == after
 
 
 @given(texts(most=30), st.data())
@@ -153,17 +154,17 @@ def test_diff_of_a_moved_line_leads_from_one_text_to_the_other(before: str, data
     raws = [raw if raw.endswith("\n") else raw + "\n" for raw in edit_lines.split(before)]
     moved = data.draw(st.permutations(raws))
 
-    assert patched("".join(raws), diff.unified("/f", "".join(raws), "".join(moved))) == "".join(moved)
+    assert patched("".join(raws), unified_diff.unified("/f", "".join(raws), "".join(moved))) == "".join(moved)
 
 
 @given(texts(most=12), texts(most=3), texts(most=3), texts(most=12))
 def test_lines_that_a_diff_skips_change_nothing_about_it(start: str, old: str, new: str, end: str) -> None:
     before, after = start + old + end, start + new + end
     whole = (0, edit_lines.split(before), edit_lines.split(after))
-    with mock.patch.object(diff, "_around_the_difference", return_value=whole):
-        expected = diff.unified("/f", before, after)
+    with mock.patch.object(unified_diff, "_around_the_difference", return_value=whole):
+        expected = unified_diff.unified("/f", before, after)
 
-    assert diff.unified("/f", before, after) == expected
+    assert unified_diff.unified("/f", before, after) == expected
     assert patched(before, expected) == after
 
 
@@ -210,12 +211,12 @@ def test_file_with_one_kind_of_ending_keeps_it(case: tuple[str, str], new: str, 
     text, old = (part.replace("\r\n", "\n") for part in case)
     text = text.replace("\n", kind)
     new = new.replace("\r\n", "\n")
-    found = edit_match.find(text, old, passes=(2, 3)) if old else None
+    found = match.find(text, old, passes=(2, 3)) if old else None
     assume(found is not None)
     assert found is not None
 
     forced = edit_lines.forced_ending(text, new)
-    after = edit_replace.replace_lines(text, found.starts, old_text=old, new_text=new, forced=forced)
+    after = replace.replace_lines(text, found.starts, old_text=old, new_text=new, forced=forced)
 
     # A file of one line has no ending to keep, unless that line has one.
     assume(kind in text)

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import pytest
 
-from rookery.workspaces.agent import edit
-from rookery.workspaces.agent.edit import Edit
+from rookery.workspaces.agent.edit import edit
+from rookery.workspaces.agent.edit.edit import Edit
 
 
 class Case(NamedTuple):

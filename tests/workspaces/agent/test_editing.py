@@ -11,11 +11,12 @@ from unittest import mock
 
 import pytest
 
-from rookery.workspaces.agent import editing, staging
+from rookery.workspaces.agent import file_replace
 from rookery.workspaces.agent.clock import Clock
+from rookery.workspaces.agent.edit import routes
 from rookery.workspaces.agent.errors import AgentError
-from rookery.workspaces.agent.http import Response
 from rookery.workspaces.agent.journal import Attempt, Journal
+from rookery.workspaces.agent.server.http import Response
 from tests.workspaces.agent.rig import Answer, Rig
 from tests.workspaces.agent.test_files import forget_the_end, names
 
@@ -129,7 +130,7 @@ async def test_two_paths_of_one_file_are_refused(rig: Rig, link: Any) -> None:
 )
 def test_malformed_edit_names_its_place_and_says_that_nothing_changed(files: object, where: str) -> None:
     with pytest.raises(AgentError) as caught:
-        editing.parse(files)
+        routes.parse(files)
 
     assert caught.value.status == 400
     assert where in caught.value.message
@@ -188,9 +189,9 @@ async def test_what_a_file_becomes_is_in_the_journal_before_the_first_rename(
 ) -> None:
     path = tmp_path / "f"
     path.write_text("a\n")
-    wanted = editing.parse([{"path": str(path), "edits": [change("a", "aa")]}])
-    targets = [editing.Target(one, one.path) for one in wanted]
-    editor = editing.Editor(mock.Mock(), mock.Mock())
+    wanted = routes.parse([{"path": str(path), "edits": [change("a", "aa")]}])
+    targets = [routes.Target(one, one.path) for one in wanted]
+    editor = routes.Editor(mock.Mock(), mock.Mock())
 
     def die(*_: object) -> None:
         raise Died
@@ -199,7 +200,7 @@ async def test_what_a_file_becomes_is_in_the_journal_before_the_first_rename(
         editor._make(targets, attempt, True)
         return Response()
 
-    monkeypatch.setattr(staging, "commit", die)
+    monkeypatch.setattr(file_replace, "commit", die)
     journal = Journal(tmp_path / "journal", Clock(), print)
     journal.load()
     with pytest.raises(Died):

@@ -14,8 +14,9 @@ from urllib.parse import quote
 
 import pytest
 
-from rookery.workspaces.agent import handles, lines, paths, spill, staging
+from rookery.workspaces.agent import directory_handles, file_lines, file_replace, paths
 from rookery.workspaces.agent.errors import AgentError
+from rookery.workspaces.agent.process import spill_file
 from tests.workspaces.agent.rig import Rig
 
 REFUSE_LINKS = {"X-Rookery-Links": "refuse"}
@@ -49,7 +50,7 @@ def test_write_follows_no_link_that_took_the_place_of_a_directory(plans: Path, e
     swap(plans, elsewhere)
 
     with pytest.raises(AgentError, match="replaced by a symbolic link") as caught:
-        staging.stage(real, b"hostile")
+        file_replace.stage(real, b"hostile")
 
     assert (caught.value.status, caught.value.code) == (409, "changed_on_disk")
     assert (elsewhere / "plan.md").read_text() == "precious"
@@ -62,30 +63,30 @@ def test_write_replaces_no_link_that_took_the_place_of_the_file(plans: Path, els
     (plans / "plan.md").symlink_to(elsewhere / "plan.md")
 
     with pytest.raises(AgentError, match="replaced by a symbolic link"):
-        staging.stage(real, b"hostile")
+        file_replace.stage(real, b"hostile")
 
     assert (elsewhere / "plan.md").read_text() == "precious"
 
 
 def test_write_stays_in_the_directory_that_was_opened(plans: Path, elsewhere: Path) -> None:
-    staged = staging.stage(paths.resolve(str(plans / "plan.md")), b"new")
+    staged = file_replace.stage(paths.resolve(str(plans / "plan.md")), b"new")
     swap(plans, elsewhere)
 
-    staging.commit([staged])
+    file_replace.commit([staged])
 
     assert (elsewhere / "plan.md").read_text() == "precious"
     assert (plans.with_name("moved") / "plan.md").read_bytes() == b"new"
 
 
 def test_edit_of_a_directory_swapped_for_another_is_refused(plans: Path, elsewhere: Path) -> None:
-    version = staging.version_of((plans / "plan.md").stat())
+    version = file_replace.version_of((plans / "plan.md").stat())
     plans.rename(plans.with_name("moved"))
     elsewhere.rename(plans)
-    staged = staging.stage(str(plans / "plan.md"), b"new", version=version)
+    staged = file_replace.stage(str(plans / "plan.md"), b"new", version=version)
 
     with pytest.raises(AgentError, match="changed on disk"):
-        staging.check_unchanged([staged])
-    staging.discard([staged])
+        file_replace.check_unchanged([staged])
+    file_replace.discard([staged])
 
     assert (plans / "plan.md").read_text() == "precious"
     assert [path.name for path in plans.iterdir()] == ["plan.md"]
@@ -95,8 +96,8 @@ def test_missing_directories_are_made_below_real_ones_only(plans: Path, elsewher
     (plans / "a").symlink_to(elsewhere)
 
     with pytest.raises(AgentError, match="replaced by a symbolic link"):
-        staging.stage(str(plans / "a" / "b" / "c.txt"), b"x")
-    staging.commit([staging.stage(str(plans / "d" / "e" / "f.txt"), b"x")])
+        file_replace.stage(str(plans / "a" / "b" / "c.txt"), b"x")
+    file_replace.commit([file_replace.stage(str(plans / "d" / "e" / "f.txt"), b"x")])
 
     assert [path.name for path in elsewhere.iterdir()] == ["plan.md"]
     assert (plans / "d" / "e" / "f.txt").read_bytes() == b"x"
@@ -107,7 +108,7 @@ def test_results_are_not_kept_or_deleted_behind_a_link(tmp_path: Path, elsewhere
     (tmp_path / ".rookery" / "results").symlink_to(elsewhere)
 
     with pytest.raises(AgentError, match="symbolic link"):
-        spill.new_file(str(tmp_path), "call")
+        spill_file.new_file(str(tmp_path), "call")
 
     assert [path.name for path in elsewhere.iterdir()] == ["plan.md"]
 
@@ -118,14 +119,14 @@ def test_descriptors_are_closed_whatever_happens(plans: Path, elsewhere: Path) -
     (plans / "a").touch()
     (plans / "b").touch()
 
-    staging.commit([staging.stage(str(plans / "a"), b"x"), staging.stage(str(plans / "b"), b"x")])
-    staging.discard([staging.stage(str(plans / "c"), b"x")])
+    file_replace.commit([file_replace.stage(str(plans / "a"), b"x"), file_replace.stage(str(plans / "b"), b"x")])
+    file_replace.discard([file_replace.stage(str(plans / "c"), b"x")])
     for path in (plans / "link" / "x", plans):
         with pytest.raises(AgentError):
-            staging.stage(str(path), b"x")
+            file_replace.stage(str(path), b"x")
     for path in (plans / "missing", plans, plans / "plan.md" / "below"):
         with pytest.raises(AgentError):
-            handles.open_regular(str(path))
+            directory_handles.open_regular(str(path))
 
     assert len(os.listdir("/proc/self/fd")) == before
 
@@ -133,9 +134,9 @@ def test_descriptors_are_closed_whatever_happens(plans: Path, elsewhere: Path) -
 def test_links_are_followed_for_whoever_may(plans: Path, elsewhere: Path) -> None:
     (plans / "link").symlink_to("../elsewhere/plan.md")
 
-    assert "precious" in lines.read(str(plans / "link"), lines.Window())["content"]
+    assert "precious" in file_lines.read(str(plans / "link"), file_lines.Window())["content"]
     with pytest.raises(AgentError, match="symbolic link"):
-        handles.open_regular(str(plans / "link"), links=False)
+        directory_handles.open_regular(str(plans / "link"), links=False)
 
 
 async def test_requests_that_refuse_links_neither_read_nor_write_through_them(rig: Rig) -> None:

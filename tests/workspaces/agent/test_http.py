@@ -10,9 +10,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rookery.workspaces.agent import http, process_routes
 from rookery.workspaces.agent.errors import AgentError
-from rookery.workspaces.agent.streams import Reader
+from rookery.workspaces.agent.process import routes
+from rookery.workspaces.agent.server import http
+from rookery.workspaces.agent.server.client_reads import Reader
 from tests.workspaces.agent.rig import PATIENCE_S, TOKEN, Rig
 
 GOOD = f"authorization: Bearer {TOKEN}\r\nx-rookery-generation: 1\r\n".encode()
@@ -120,7 +121,7 @@ async def test_wait_is_capped(given: str, waited: float) -> None:
     body = http.Body(Reader(10), 0, lambda: None)
     request = http.Request(head, http.ChatHeaders(), {}, dict(head.query), body, asyncio.Event())
 
-    assert request.seconds("wait_s", cap=process_routes.MAX_WAIT_S) == waited
+    assert request.seconds("wait_s", cap=routes.MAX_WAIT_S) == waited
 
 
 async def test_unknown_paths_and_methods(shared: Rig) -> None:

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from rookery.workspaces.agent import journal as journals
 from rookery.workspaces.agent.clock import Clock
 from rookery.workspaces.agent.errors import AgentError
-from rookery.workspaces.agent.http import Response
 from rookery.workspaces.agent.journal import Attempt, Journal
+from rookery.workspaces.agent.server.http import Response
 
 
 class Desk:

@@ -7,12 +7,12 @@ import signal
 
 import pytest
 
-from rookery.workspaces.agent import processes
-from rookery.workspaces.agent.children import Children
 from rookery.workspaces.agent.clock import Clock
 from rookery.workspaces.agent.errors import AgentError
-from rookery.workspaces.agent.http import ChatHeaders
-from rookery.workspaces.agent.processes import Order, Process, Processes
+from rookery.workspaces.agent.process import processes
+from rookery.workspaces.agent.process.children import Children
+from rookery.workspaces.agent.process.processes import Order, Process, Processes
+from rookery.workspaces.agent.server.http import ChatHeaders
 
 SERVER = ChatHeaders()
 

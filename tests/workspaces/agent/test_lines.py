@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.workspaces.agent import lines
-from rookery.workspaces.agent.lines import Window
+from rookery.workspaces.agent import file_lines
+from rookery.workspaces.agent.file_lines import Window
 
 
 def read(path: Path, **window: int) -> dict[str, Any]:
-    return lines.read(str(path), Window(**window))
+    return file_lines.read(str(path), Window(**window))
 
 
 def test_lines_carry_their_numbers(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_binary_is_refused_with_size_and_type(tmp_path: Path) -> None:
 def test_huge_file_is_refused_with_advice(tmp_path: Path) -> None:
     path = tmp_path / "f"
     with path.open("wb") as file:
-        file.truncate(lines.MAX_FILE_BYTES + 1)
+        file.truncate(file_lines.MAX_FILE_BYTES + 1)
 
     assert "grep, sed or awk" in read(path)["error"]
 
@@ -132,7 +132,7 @@ def test_what_is_no_file_is_refused_in_words(tmp_path: Path) -> None:
     assert read(tmp_path)["error"] == f"{tmp_path} is a directory, not a file."
     assert read(tmp_path / "no")["error"] == f"{tmp_path / 'no'} does not exist."
     assert read(pipe)["error"] == f"{pipe} is not a regular file."
-    assert "relative path" in lines.read("x/y", Window())["error"]
+    assert "relative path" in file_lines.read("x/y", Window())["error"]
     assert "is not a directory" in read(Path("/dev/null/x"))["error"]
 
 
@@ -168,5 +168,5 @@ def test_any_window_is_a_part_of_the_whole(
         if len(content) <= 8:
             assert body == content.decode("utf-8", "replace")
         else:
-            assert content.decode("utf-8", "replace").startswith(body.removesuffix(lines.CUT))
-            assert body.endswith(lines.CUT)
+            assert content.decode("utf-8", "replace").startswith(body.removesuffix(file_lines.CUT))
+            assert body.endswith(file_lines.CUT)

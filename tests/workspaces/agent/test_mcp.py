@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from rookery.workspaces.agent import mcp_config
-from rookery.workspaces.agent.mcp_config import BadConfig, ServerConfig
+from rookery.workspaces.agent.mcp import config as mcp_config
+from rookery.workspaces.agent.mcp.config import BadConfig, ServerConfig
 from tests.waiting import until
 from tests.workspaces.agent import rig as rigs
 from tests.workspaces.agent.rig import Answer, Rig

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rookery.workspaces.agent import output as outputs
-from rookery.workspaces.agent.output import HEAD_BYTES, LINE_BYTES, LINE_SUFFIX, TAIL_BYTES, Output
+from rookery.workspaces.agent.process import output as outputs
+from rookery.workspaces.agent.process.output import HEAD_BYTES, LINE_BYTES, LINE_SUFFIX, TAIL_BYTES, Output
 
 WORDS = st.sampled_from([b"a", b"line\n", "€".encode(), "\U0001f426".encode(), b"\xff", b"\n", b"\x00", b"x" * 30])
 PIECES = st.lists(st.lists(WORDS, max_size=40).map(b"".join), max_size=12)

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from rookery.workspaces.agent import http, server
-from rookery.workspaces.agent.agent import Agent
-from rookery.workspaces.agent.children import Children
 from rookery.workspaces.agent.clock import Clock
 from rookery.workspaces.agent.config import Config
-from rookery.workspaces.agent.http import Request, Response
 from rookery.workspaces.agent.journal import Journal
 from rookery.workspaces.agent.log import Log
-from rookery.workspaces.agent.processes import Processes
-from rookery.workspaces.agent.routing import Router
+from rookery.workspaces.agent.process.children import Children
+from rookery.workspaces.agent.process.processes import Processes
 from rookery.workspaces.agent.scripts import Scripts
+from rookery.workspaces.agent.server import connections, http
+from rookery.workspaces.agent.server.http import Request, Response
+from rookery.workspaces.agent.server.routing import Router
+from rookery.workspaces.agent.state import Agent
 from tests.waiting import until
 from tests.workspaces.agent.rig import PATIENCE_S, TOKEN, Rig
 
@@ -38,7 +38,7 @@ class Inside:
         scripts = Scripts(config, folder, processes, log)
         self.agent = Agent(config, folder, TOKEN, log, journal, children, processes, scripts)
         self.router = Router()
-        self.server = server.Server(self.agent, self.router)
+        self.server = connections.Server(self.agent, self.router)
         self.closed = asyncio.Event()
 
     async def talk(self, *pieces: bytes) -> bytes:
@@ -66,13 +66,13 @@ async def inside(tmp_path: Path) -> AsyncIterator[Inside]:
 
 
 async def test_client_too_slow_with_its_head_is_cut_off(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "HEAD_S", 0.05)
+    monkeypatch.setattr(connections, "HEAD_S", 0.05)
 
     assert await inside.talk(b"GET /v1/health HT") == b""
 
 
 async def test_stranger_that_says_nothing_is_cut_off(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "STRANGER_IDLE_S", 0.05)
+    monkeypatch.setattr(connections, "STRANGER_IDLE_S", 0.05)
 
     assert await inside.talk() == b""
 
@@ -80,8 +80,8 @@ async def test_stranger_that_says_nothing_is_cut_off(inside: Inside, monkeypatch
 async def test_connections_that_make_room_are_closed_however_young(
     inside: Inside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "MAX_CONNECTIONS", 2)
-    monkeypatch.setattr(server, "STRANGER_IDLE_S", 1000.0)
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(connections, "STRANGER_IDLE_S", 1000.0)
 
     opened = await asyncio.gather(*(asyncio.open_connection("127.0.0.1", inside.port) for _ in range(20)))
     ends = [asyncio.create_task(reader.read()) for reader, _ in opened]
@@ -108,7 +108,7 @@ async def test_client_too_slow_with_its_body_is_told_so(inside: Inside, monkeypa
 
 
 async def test_client_that_does_not_read_is_cut_off(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "SEND_S", 0.05)
+    monkeypatch.setattr(connections, "SEND_S", 0.05)
     ended = asyncio.Event()
 
     async def endless() -> AsyncIterator[bytes]:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from rookery.workspaces.agent import handles
-from rookery.workspaces.agent import spill as spills
+from rookery.workspaces.agent import directory_handles
 from rookery.workspaces.agent.config import Config
 from rookery.workspaces.agent.disk import Disk
-from rookery.workspaces.agent.output import VIEW_BYTES, Output
-from rookery.workspaces.agent.spill import Spill
+from rookery.workspaces.agent.process import spill_file as spills
+from rookery.workspaces.agent.process.output import VIEW_BYTES, Output
+from rookery.workspaces.agent.process.spill_file import Spill
 from tests.workspaces.agent.rig import Rig
 
 
@@ -153,7 +153,7 @@ def test_oldest_files_make_room_and_nothing_else_is_touched(tmp_path: Path, monk
         (folder / f"old{number}").write_text("x")
         os.utime(folder / f"old{number}", (number, number))
 
-    with handles.directory(str(folder)) as handle:
+    with directory_handles.directory(str(folder)) as handle:
         spills.make_room(handle)
 
     assert sorted(path.name for path in folder.iterdir()) == ["inner", "link", "old3", "old4"]

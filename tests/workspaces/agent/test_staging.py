@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rookery.workspaces.agent import paths, staging
+from rookery.workspaces.agent import file_replace, paths
 from rookery.workspaces.agent.errors import AgentError
 
 
@@ -24,7 +24,7 @@ class FailingRename:
     def __call__(self, folder: int, source: str, target: str) -> None:
         if target == self.refuse:
             raise OSError(errno.EBUSY, "busy")
-        staging.replace(folder, source, target)
+        file_replace.replace(folder, source, target)
 
 
 def test_failing_rename_restores_the_files_before_it(tmp_path: Path) -> None:
@@ -32,10 +32,10 @@ def test_failing_rename_restores_the_files_before_it(tmp_path: Path) -> None:
     for path in files:
         path.write_text(f"old {path.name}")
         path.chmod(0o751)
-    staged = [staging.stage(str(path), b"new") for path in files]
+    staged = [file_replace.stage(str(path), b"new") for path in files]
 
     with pytest.raises(AgentError, match="Nothing was changed") as caught:
-        staging.commit(staged, rename=FailingRename(files[1]))
+        file_replace.commit(staged, rename=FailingRename(files[1]))
 
     assert caught.value.status == 500
     assert [path.read_text() for path in files] == ["old a", "old b", "old c"]
@@ -46,10 +46,10 @@ def test_failing_rename_restores_the_files_before_it(tmp_path: Path) -> None:
 def test_failing_rename_of_one_file_leaves_it_alone(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_text("old")
-    staged = [staging.stage(str(path), b"new")]
+    staged = [file_replace.stage(str(path), b"new")]
 
     with pytest.raises(AgentError, match="Nothing was changed"):
-        staging.commit(staged, rename=FailingRename(path))
+        file_replace.commit(staged, rename=FailingRename(path))
 
     assert path.read_text() == "old"
     assert names(tmp_path) == ["a"]
@@ -58,11 +58,11 @@ def test_failing_rename_of_one_file_leaves_it_alone(tmp_path: Path) -> None:
 def test_file_that_another_writer_changed_is_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_text("old")
-    staged = staging.stage(str(path), b"new", version=staging.version_of(path.stat()))
+    staged = file_replace.stage(str(path), b"new", version=file_replace.version_of(path.stat()))
     path.write_text("somebody else's")
 
     with pytest.raises(AgentError, match="changed on disk") as caught:
-        staging.check_unchanged([staged])
+        file_replace.check_unchanged([staged])
 
     assert caught.value.status == 409
 
@@ -70,7 +70,7 @@ def test_file_that_another_writer_changed_is_not_overwritten(tmp_path: Path) -> 
 def test_long_names_leave_room_for_the_temporary_one(tmp_path: Path) -> None:
     path = tmp_path / ("ä" * 127)
 
-    staging.commit([staging.stage(str(path), b"x")])
+    file_replace.commit([file_replace.stage(str(path), b"x")])
 
     assert path.read_bytes() == b"x"
 

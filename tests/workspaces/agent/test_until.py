@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from rookery.workspaces.agent import until as waiting_words
-from rookery.workspaces.agent.children import Child, Children
 from rookery.workspaces.agent.errors import AgentError
-from rookery.workspaces.agent.http import ChatHeaders
-from rookery.workspaces.agent.processes import Order, Process
-from rookery.workspaces.agent.until import Verdict, WordWaits
+from rookery.workspaces.agent.process import output_match as waiting_words
+from rookery.workspaces.agent.process.children import Child, Children
+from rookery.workspaces.agent.process.output_match import Verdict, WordWaits
+from rookery.workspaces.agent.process.processes import Order, Process
+from rookery.workspaces.agent.server.http import ChatHeaders
 
 PATIENCE_S = 60.0
 

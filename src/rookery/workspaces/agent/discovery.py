@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rookery.workspaces.agent import mcp_config
-from rookery.workspaces.agent.mcp_config import BadConfig, ServerConfig
+from rookery.workspaces.agent.mcp import config
+from rookery.workspaces.agent.mcp.config import BadConfig, ServerConfig
 
 FILE_BYTES = 64 * 1024
 TOTAL_BYTES = 2 * 1024 * 1024
@@ -244,7 +244,7 @@ def _read(item: Candidate) -> Resource:
         return item.with_status("oversize", f"It has {size} bytes; {FILE_BYTES} are the most.", size=size)
     if item.kind == MCP_CONFIG:
         try:
-            servers = mcp_config.parse(data, os.path.dirname(item.path))
+            servers = config.parse(data, os.path.dirname(item.path))
         except BadConfig as error:
             return item.with_status("invalid", str(error), size=size, data=data)
         return replace(item.with_status("ok", size=size, data=data), servers=servers)

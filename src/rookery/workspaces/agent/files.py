@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator, Iterator
 from io import FileIO
 from typing import Any
 
-from rookery.workspaces.agent import handles, journal, lines, paths, staging
-from rookery.workspaces.agent.agent import Agent
+from rookery.workspaces.agent import directory_handles, file_lines, file_replace, journal, paths
 from rookery.workspaces.agent.disk import Disk
 from rookery.workspaces.agent.errors import AgentError, invalid
-from rookery.workspaces.agent.http import Request, Response
 from rookery.workspaces.agent.journal import Attempt
-from rookery.workspaces.agent.routing import Router
+from rookery.workspaces.agent.server.http import Request, Response
+from rookery.workspaces.agent.server.routing import Router
+from rookery.workspaces.agent.state import Agent
 
 MAX_WRITE_BYTES = 16 * 1024 * 1024
 MAX_ENTRIES = 2000
@@ -40,22 +40,22 @@ class Files:
         offset = request.number("offset", 0)
         limit = request.optional_number("limit")
         # A file object, not its number: it is closed also when the client leaves before the first byte.
-        opened = await asyncio.to_thread(handles.open_regular, path, links=request.follows_links)
+        opened = await asyncio.to_thread(directory_handles.open_regular, path, links=request.follows_links)
         file = os.fdopen(opened, "rb", buffering=0)
         length = max(os.fstat(file.fileno()).st_size - offset, 0)
         if limit is not None:
             length = min(length, limit)
         stream = _bytes_of(file, offset, length)
-        return Response.streamed(stream, content_type=lines.content_type(path), length=length)
+        return Response.streamed(stream, content_type=file_lines.content_type(path), length=length)
 
     async def read_lines(self, request: Request) -> Response:
-        window = lines.Window(
+        window = file_lines.Window(
             offset=request.number("offset", 1, minimum=_FAR),
-            limit=min(request.number("limit", lines.MAX_LINES, minimum=1), _at_most(request, "max_lines")),
+            limit=min(request.number("limit", file_lines.MAX_LINES, minimum=1), _at_most(request, "max_lines")),
             max_line_bytes=_at_most(request, "max_line_bytes"),
             max_bytes=_at_most(request, "max_bytes"),
         )
-        return Response.json(await asyncio.to_thread(lines.read, request.query.get("path", ""), window))
+        return Response.json(await asyncio.to_thread(file_lines.read, request.query.get("path", ""), window))
 
     async def resolve(self, request: Request) -> Response:
         path = paths.absolute(request.text("path"))
@@ -70,7 +70,7 @@ class Files:
         data = await self._upload(request)
 
         async def run(attempt: Attempt) -> Response:
-            real = await asyncio.to_thread(handles.resolved, path, links=request.follows_links)
+            real = await asyncio.to_thread(directory_handles.resolved, path, links=request.follows_links)
             async with self._agent.locks.hold([real]):
                 created = await asyncio.to_thread(self._write, real, data)
             self._agent.touched.record(request.chat, real)
@@ -92,8 +92,8 @@ class Files:
     def _write(self, real: str, data: bytes) -> bool:
         """Replace one file; gives whether it is new."""
         self._disk.require(len(data) - _size_of(real))
-        staged = staging.stage(real, data)
-        staging.commit([staged])
+        staged = file_replace.stage(real, data)
+        file_replace.commit([staged])
         return staged.is_new
 
     def _folder(self, body: dict[str, Any]) -> str:
@@ -119,7 +119,11 @@ def register(router: Router, agent: Agent, disk: Disk) -> None:
 
 
 def _at_most(request: Request, name: str) -> int:
-    caps = {"max_lines": lines.MAX_LINES, "max_line_bytes": lines.MAX_LINE_BYTES, "max_bytes": lines.MAX_BYTES}
+    caps = {
+        "max_lines": file_lines.MAX_LINES,
+        "max_line_bytes": file_lines.MAX_LINE_BYTES,
+        "max_bytes": file_lines.MAX_BYTES,
+    }
     return min(request.number(name, caps[name], minimum=1), caps[name])
 
 
@@ -144,7 +148,7 @@ def _size_of(path: str) -> int:
 
 def _list(path: str) -> dict[str, Any]:
     try:
-        with handles.directory(paths.resolve(path)) as handle:
+        with directory_handles.directory(paths.resolve(path)) as handle:
             listed = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=handle)
         try:
             # Entries are looked at by the handle, so it stays open until the end.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import getpass
 import platform
 
-from rookery.workspaces.agent.agent import API, VERSION, Agent
 from rookery.workspaces.agent.context import Context
 from rookery.workspaces.agent.disk import Disk
-from rookery.workspaces.agent.http import Request, Response
-from rookery.workspaces.agent.routing import Router
+from rookery.workspaces.agent.server.http import Request, Response
+from rookery.workspaces.agent.server.routing import Router
+from rookery.workspaces.agent.state import API, VERSION, Agent
 
 
 class Health:

@@ -18,7 +18,7 @@ from typing import Any
 
 from rookery.workspaces.agent.clock import Clock
 from rookery.workspaces.agent.errors import AgentError
-from rookery.workspaces.agent.http import MAX_KEY_CHARS, Response
+from rookery.workspaces.agent.server.http import MAX_KEY_CHARS, Response
 
 MAX_ENTRIES = 4096
 MAX_AGE_S = 24 * 3600.0

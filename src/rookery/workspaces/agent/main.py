@@ -13,21 +13,25 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from rookery.workspaces.agent import config, editing, files, git, health, mcp, process_routes, results
+from rookery.workspaces.agent import config, files, health, result_files
 from rookery.workspaces.agent import context as contexts
-from rookery.workspaces.agent.agent import Agent
-from rookery.workspaces.agent.children import Children, adopt_orphans
 from rookery.workspaces.agent.clock import Clock
 from rookery.workspaces.agent.context import Context
 from rookery.workspaces.agent.disk import Disk
+from rookery.workspaces.agent.edit import routes
 from rookery.workspaces.agent.egress import Forwarder
-from rookery.workspaces.agent.ending import Ending
+from rookery.workspaces.agent.git import routes as git_routes
 from rookery.workspaces.agent.journal import Journal
 from rookery.workspaces.agent.log import Log
-from rookery.workspaces.agent.processes import Processes
-from rookery.workspaces.agent.routing import Router
+from rookery.workspaces.agent.mcp import servers
+from rookery.workspaces.agent.process import routes as process_routes
+from rookery.workspaces.agent.process.children import Children, adopt_orphans
+from rookery.workspaces.agent.process.processes import Processes
 from rookery.workspaces.agent.scripts import Scripts
-from rookery.workspaces.agent.server import Server
+from rookery.workspaces.agent.server.connections import Server
+from rookery.workspaces.agent.server.routing import Router
+from rookery.workspaces.agent.shutdown import Ending
+from rookery.workspaces.agent.state import Agent
 
 MAX_THREADS = 8
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -56,12 +60,12 @@ def build_router(agent: Agent, ending: Ending, context: Context) -> Router:
     health.register(router, agent, context, disk)
     agent.background(disk.watch(agent.log))
     files.register(router, agent, disk)
-    editing.register(router, agent, disk)
+    routes.register(router, agent, disk)
     process_routes.register(router, agent, disk)
-    results.register(router, agent, disk)
-    git.register(router, agent)
+    result_files.register(router, agent, disk)
+    git_routes.register(router, agent)
     contexts.register(router, context)
-    mcp.register(router, context.servers)
+    servers.register(router, context.servers)
     router.add("POST", "/v1/secrets", agent.scripts.take_secrets)
     router.add("POST", "/v1/scripts/startup", agent.scripts.show_startup)
     router.add("GET", "/v1/scripts/log", agent.scripts.show_log, query=("name", "since", "wait_s"))

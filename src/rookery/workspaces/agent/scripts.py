@@ -22,12 +22,13 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, BinaryIO, cast
 
-from rookery.workspaces.agent import config, processes
+from rookery.workspaces.agent import config
 from rookery.workspaces.agent.config import Script
 from rookery.workspaces.agent.errors import AgentError, invalid
-from rookery.workspaces.agent.http import ChatHeaders, Request, Response
 from rookery.workspaces.agent.log import Log
-from rookery.workspaces.agent.processes import Order, Process, Processes
+from rookery.workspaces.agent.process import processes
+from rookery.workspaces.agent.process.processes import Order, Process, Processes
+from rookery.workspaces.agent.server.http import ChatHeaders, Request, Response
 
 STARTING, READY, FAILED, TIMEOUT = "starting", "ready", "script_failed", "script_timeout"
 KILL_AFTER_S = 5.0

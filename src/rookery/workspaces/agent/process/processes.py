@@ -14,12 +14,12 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rookery.workspaces.agent.children import Child, Children, Pipe
 from rookery.workspaces.agent.clock import Clock
 from rookery.workspaces.agent.errors import AgentError, invalid
-from rookery.workspaces.agent.http import ChatHeaders
-from rookery.workspaces.agent.output import Output, View
-from rookery.workspaces.agent.spill import Spill
+from rookery.workspaces.agent.process.children import Child, Children, Pipe
+from rookery.workspaces.agent.process.output import Output, View
+from rookery.workspaces.agent.process.spill_file import Spill
+from rookery.workspaces.agent.server.http import ChatHeaders
 
 MAX_RUNNING = 64
 MAX_ENDED = 256

@@ -15,13 +15,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rookery.workspaces.agent import config as configs
-from rookery.workspaces.agent.agent import VERSION, Agent
 from rookery.workspaces.agent.errors import AgentError, invalid
-from rookery.workspaces.agent.http import Request, Response
 from rookery.workspaces.agent.journal import Attempt, hash_of
-from rookery.workspaces.agent.mcp_config import ServerConfig, is_name
-from rookery.workspaces.agent.mcp_stdio import CALL_S, CONNECT_S, McpFailed, StdioSession
-from rookery.workspaces.agent.routing import Router
+from rookery.workspaces.agent.mcp.config import ServerConfig, is_name
+from rookery.workspaces.agent.mcp.stdio import CALL_S, CONNECT_S, McpFailed, StdioSession
+from rookery.workspaces.agent.server.http import Request, Response
+from rookery.workspaces.agent.server.routing import Router
+from rookery.workspaces.agent.state import VERSION, Agent
 
 MCP_SERVER = "mcp_server"
 PENDING = "pending"

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rookery.workspaces.agent.children import Children
 from rookery.workspaces.agent.clock import Clock
 from rookery.workspaces.agent.config import Config
 from rookery.workspaces.agent.journal import Journal
 from rookery.workspaces.agent.locks import PathLocks
 from rookery.workspaces.agent.log import Log
-from rookery.workspaces.agent.processes import Processes
+from rookery.workspaces.agent.process.children import Children
+from rookery.workspaces.agent.process.processes import Processes
 from rookery.workspaces.agent.scripts import Scripts
-from rookery.workspaces.agent.touched import Touched
+from rookery.workspaces.agent.touched_paths import Touched
 
 VERSION = "0.1.0"
 API = 2  # the wire's number; the server accepts its own and the one before

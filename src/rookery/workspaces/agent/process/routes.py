@@ -7,16 +7,17 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from rookery.workspaces.agent import config, processes, readonly
-from rookery.workspaces.agent.agent import Agent
+from rookery.workspaces.agent import config
 from rookery.workspaces.agent.disk import Disk
 from rookery.workspaces.agent.errors import AgentError, invalid
-from rookery.workspaces.agent.http import Request, Response
 from rookery.workspaces.agent.journal import Attempt, hash_of
-from rookery.workspaces.agent.processes import Order, Process
-from rookery.workspaces.agent.routing import Router
-from rookery.workspaces.agent.spill import Spill, is_name
-from rookery.workspaces.agent.until import WordWaits
+from rookery.workspaces.agent.process import processes, readonly_view
+from rookery.workspaces.agent.process.output_match import WordWaits
+from rookery.workspaces.agent.process.processes import Order, Process
+from rookery.workspaces.agent.process.spill_file import Spill, is_name
+from rookery.workspaces.agent.server.http import Request, Response
+from rookery.workspaces.agent.server.routing import Router
+from rookery.workspaces.agent.state import Agent
 
 MAX_WAIT_S = 300.0
 MAX_LISTED = 10
@@ -75,7 +76,7 @@ class ProcessRoutes:
             env["ROOKERY_CHAT_ID"] = chat.chat_id
         arguments = processes.shell(body["command"])
         if body.get("read_only"):
-            arguments = await readonly.wrap(self._agent, arguments, workdir=workdir)
+            arguments = await readonly_view.wrap(self._agent, arguments, workdir=workdir)
         spill = self._spill(request.headers.get(RESULT_HEADER, ""))
         return Order(body["command"], arguments, workdir, env, chat, bool(body.get("background")), spill)
 

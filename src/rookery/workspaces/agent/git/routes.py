@@ -17,12 +17,12 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
-from rookery.workspaces.agent import git_diff
-from rookery.workspaces.agent.agent import Agent
 from rookery.workspaces.agent.errors import invalid
-from rookery.workspaces.agent.git_command import Git, GitFailed
-from rookery.workspaces.agent.http import Request, Response
-from rookery.workspaces.agent.routing import Router
+from rookery.workspaces.agent.git import diff
+from rookery.workspaces.agent.git.command import Git, GitFailed
+from rookery.workspaces.agent.server.http import Request, Response
+from rookery.workspaces.agent.server.routing import Router
+from rookery.workspaces.agent.state import Agent
 
 EVERY_S = 5.0
 CLOSEST_S = 1.0
@@ -59,7 +59,7 @@ class Scanner:
         roots: dict[str, None] = {}
         for folder in marked:
             if folder not in self._roots:
-                root = await git_diff.find_root(self._git, folder)
+                root = await diff.find_root(self._git, folder)
                 if root is None:
                     continue
                 if len(self._roots) >= _MAX_KNOWN:
@@ -78,7 +78,7 @@ class Scanner:
             async with self._running:
                 began = self._monotonic()
                 try:
-                    state = await git_diff.describe(self._git, root)
+                    state = await diff.describe(self._git, root)
                     seen: Look | None = await asyncio.to_thread(_looked, state)
                 except GitFailed as error:
                     self._log(f"git: {root}: {error}")
@@ -141,7 +141,7 @@ class GitRoutes:
         newest_first = [self._agent.config.directory, *reversed(self._agent.touched.paths(chat_id))]
         roots = (await scanner.roots_of(newest_first))[:MAX_REPOSITORIES]
         # Known to this watcher and gone: said once, then forgotten.
-        gone = [root for root in sent or () if root not in roots and not git_diff.is_repository(root)]
+        gone = [root for root in sent or () if root not in roots and not diff.is_repository(root)]
         looks = await asyncio.gather(*(scanner.look(root) for root in roots))
         changed: list[dict[str, Any]] = [_removed(root) for root in gone]
         room = MAX_MESSAGE_BYTES
@@ -154,7 +154,7 @@ class GitRoutes:
                     continue
                 sent[root] = look.digest
             fits = look.size <= room
-            changed.append(look.state if fits else {**look.state, "diff": git_diff.note(len(look.state["diff"]))})
+            changed.append(look.state if fits else {**look.state, "diff": diff.note(len(look.state["diff"]))})
             room -= look.size if fits else 0
         for root in gone:
             if sent is not None:
@@ -198,7 +198,7 @@ def _marked_folders(paths: list[str]) -> list[str]:
         while folder not in known:
             passed.append(folder)
             if os.path.lexists(os.path.join(folder, ".git")):
-                known[folder] = folder if git_diff.is_repository(folder) else None
+                known[folder] = folder if diff.is_repository(folder) else None
             elif folder == "/":
                 known[folder] = None
             else:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from rookery.workspaces.agent import edit_lines
-from rookery.workspaces.agent.edit_lines import BLANKS
+from rookery.workspaces.agent.edit import lines as edit_lines
+from rookery.workspaces.agent.edit.lines import BLANKS
 
 EXACT = 1
 TRAILING = 2

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 
-from rookery.workspaces.agent import paths, spill
-from rookery.workspaces.agent.agent import Agent
+from rookery.workspaces.agent import paths
 from rookery.workspaces.agent.disk import Disk
 from rookery.workspaces.agent.errors import invalid
-from rookery.workspaces.agent.http import Request, Response
 from rookery.workspaces.agent.journal import Attempt, hash_of
-from rookery.workspaces.agent.routing import Router
+from rookery.workspaces.agent.process import spill_file
+from rookery.workspaces.agent.server.http import Request, Response
+from rookery.workspaces.agent.server.routing import Router
+from rookery.workspaces.agent.state import Agent
 
 MAX_RESULT_BYTES = 16 * 1024 * 1024
 
@@ -25,7 +26,7 @@ class Results:
 
     async def write(self, request: Request) -> Response:
         name = request.text("name")
-        if not spill.is_name(name):
+        if not spill_file.is_name(name):
             raise invalid("name", "must be letters, digits, hyphens and underscores")
         data = await request.read(MAX_RESULT_BYTES)
 
@@ -39,11 +40,11 @@ class Results:
         self._disk.require(len(data))
         home = self._agent.config.home
         try:
-            descriptor, path = spill.new_file(home, name)
+            descriptor, path = spill_file.new_file(home, name)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
         except OSError as error:
-            raise paths.refusal(error, os.path.join(home, spill.FOLDER)) from error
+            raise paths.refusal(error, os.path.join(home, spill_file.FOLDER)) from error
         return path
 
 

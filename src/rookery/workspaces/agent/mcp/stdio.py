@@ -13,8 +13,8 @@ import signal
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rookery.workspaces.agent.children import Child, Children, Pipe, open_writer
-from rookery.workspaces.agent.mcp_config import ServerConfig
+from rookery.workspaces.agent.mcp.config import ServerConfig
+from rookery.workspaces.agent.process.children import Child, Children, Pipe, open_writer
 
 PROTOCOL = "2025-06-18"
 CONNECT_S = 30.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from rookery.workspaces.agent import edit_hints, edit_lines, edit_match, edit_replace
+from rookery.workspaces.agent.edit import hints, lines, match, replace
 
 BOM = "\ufeff"
 
@@ -54,19 +54,19 @@ def apply(text: str, edits: Sequence[Edit]) -> tuple[str, list[Applied]]:
 def _apply_one(text: str, edit: Edit, index: int) -> tuple[str, Applied]:
     old_text, new_text = edit.old_text, edit.new_text
     if not old_text:
-        raise EditFailed(edit_hints.EMPTY, index)
-    intent = edit_lines.has_ending_intent(old_text, new_text)
+        raise EditFailed(hints.EMPTY, index)
+    intent = lines.has_ending_intent(old_text, new_text)
     literal = edit.exact or intent
-    found = edit_match.find(text, old_text, passes=(edit_match.EXACT,) if literal else edit_match.ALL_PASSES)
+    found = match.find(text, old_text, passes=(match.EXACT,) if literal else match.ALL_PASSES)
     if found is None:
-        raise EditFailed(edit_hints.not_found(text, old_text=old_text, new_text=new_text, exact=edit.exact), index)
+        raise EditFailed(hints.not_found(text, old_text=old_text, new_text=new_text, exact=edit.exact), index)
     if len(found.starts) > 1 and not edit.replace_all:
-        raise EditFailed(edit_hints.ambiguous(found), index)
-    forced = None if intent else edit_lines.forced_ending(text, new_text)
-    if found.number == edit_match.EXACT:
-        text = edit_replace.replace_exact(
+        raise EditFailed(hints.ambiguous(found), index)
+    forced = None if intent else lines.forced_ending(text, new_text)
+    if found.number == match.EXACT:
+        text = replace.replace_exact(
             text, found.starts, old_text=old_text, new_text=new_text, forced=forced, exact=edit.exact
         )
     else:
-        text = edit_replace.replace_lines(text, found.starts, old_text=old_text, new_text=new_text, forced=forced)
+        text = replace.replace_lines(text, found.starts, old_text=old_text, new_text=new_text, forced=forced)
     return text, Applied(len(found.starts), found.number)

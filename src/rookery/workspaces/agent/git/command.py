@@ -11,8 +11,8 @@ import os
 import re
 from typing import NamedTuple
 
-from rookery.workspaces.agent.children import Children, Completed
 from rookery.workspaces.agent.config import Config
+from rookery.workspaces.agent.process.children import Children, Completed
 
 TIMEOUT_S = 20.0
 _MAX_CONFIG_BYTES = 1024 * 1024

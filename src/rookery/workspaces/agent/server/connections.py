@@ -14,9 +14,9 @@ import traceback
 from collections.abc import Coroutine
 from typing import Any
 
-from rookery.workspaces.agent.agent import Agent
 from rookery.workspaces.agent.errors import AgentError
-from rookery.workspaces.agent.http import (
+from rookery.workspaces.agent.server.client_reads import Reader
+from rookery.workspaces.agent.server.http import (
     MAX_HEAD_BYTES,
     REASONS,
     Body,
@@ -27,8 +27,8 @@ from rookery.workspaces.agent.http import (
     malformed,
     parse_head,
 )
-from rookery.workspaces.agent.routing import Router, checked_query
-from rookery.workspaces.agent.streams import Reader
+from rookery.workspaces.agent.server.routing import Router, checked_query
+from rookery.workspaces.agent.state import Agent
 
 MAX_CONNECTIONS = 128
 # Chosen: the server's pool closes after five idle minutes, so the client is the one who closes.

@@ -13,7 +13,7 @@ from itertools import takewhile
 from operator import eq, truth
 from typing import NamedTuple
 
-from rookery.workspaces.agent import edit_lines
+from rookery.workspaces.agent.edit import lines as edit_lines
 
 CONTEXT = 3
 # Chosen: above this many pairs of lines, a block counts as replaced as a whole.

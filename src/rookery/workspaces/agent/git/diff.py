@@ -7,8 +7,9 @@ import os
 import stat
 from typing import Any, NamedTuple
 
-from rookery.workspaces.agent import diff, edit_lines
-from rookery.workspaces.agent.git_command import Git, GitFailed, Settings
+from rookery.workspaces.agent.edit import lines as edit_lines
+from rookery.workspaces.agent.edit import unified_diff
+from rookery.workspaces.agent.git.command import Git, GitFailed, Settings
 
 MAX_DIFF_BYTES = 3 * 1024 * 1024
 MAX_UNTRACKED = 200
@@ -181,7 +182,7 @@ def _new_file(name: bytes, mode: str, data: bytes) -> tuple[str, int]:
     if not lines:
         return head, 0
     span = "1" if len(lines) == 1 else f"1,{len(lines)}"
-    body = "".join(f"+{line}" if line.endswith("\n") else f"+{line}\n{diff.NO_NEWLINE}" for line in lines)
+    body = "".join(f"+{line}" if line.endswith("\n") else f"+{line}\n{unified_diff.NO_NEWLINE}" for line in lines)
     return f"{head}--- /dev/null\n+++ {after}\n@@ -0,0 +{span} @@\n{body}", len(lines)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 from rookery.workspaces.agent.errors import AgentError, invalid
-from rookery.workspaces.agent.streams import Reader
+from rookery.workspaces.agent.server.client_reads import Reader
 
 MAX_HEAD_BYTES = 16 * 1024
 MAX_HEADERS = 64

@@ -16,7 +16,7 @@ import stat
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from rookery.workspaces.agent import handles, paths
+from rookery.workspaces.agent import directory_handles, paths
 from rookery.workspaces.agent.errors import AgentError
 
 NEW_FILE_MODE = 0o644
@@ -60,7 +60,7 @@ def stage(target: str, data: bytes, *, version: Version | None = None) -> Staged
     """
     folder_path, name = os.path.split(target)
     try:
-        folder = handles.open_directory(folder_path, create=True)
+        folder = directory_handles.open_directory(folder_path, create=True)
     except OSError as error:
         raise paths.refusal(error, target) from error
     try:
@@ -100,7 +100,7 @@ def _mode(folder: int, name: str, target: str) -> int | None:
     except OSError as error:
         raise paths.refusal(error, target) from error
     if stat.S_ISLNK(status.st_mode):
-        raise handles.changed(target)
+        raise directory_handles.changed(target)
     paths.require_regular(status.st_mode, target)
     # A rename asks only for the right to change the directory; a file marked read-only is to stay as it is.
     if not os.access(name, os.W_OK, dir_fd=folder):
@@ -119,7 +119,7 @@ def check_unchanged(staged: Sequence[Staged]) -> None:
             now = None
         if now != one.version:
             message = f"{one.target} changed on disk while it was edited. Nothing was changed; read it and try again."
-            raise AgentError(409, handles.CHANGED, message)
+            raise AgentError(409, directory_handles.CHANGED, message)
 
 
 def replace(folder: int, name: str, target: str) -> None:

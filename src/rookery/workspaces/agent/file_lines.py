@@ -9,7 +9,7 @@ import mimetypes
 import os
 from typing import Any, BinaryIO, NamedTuple
 
-from rookery.workspaces.agent import handles, paths
+from rookery.workspaces.agent import directory_handles, paths
 from rookery.workspaces.agent.errors import AgentError
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
@@ -51,7 +51,7 @@ def read(path: str, window: Window) -> dict[str, Any]:
     """The lines of a window with their numbers, or `ok` false with the reason."""
     try:
         path = paths.absolute(path)
-        with os.fdopen(handles.open_regular(path), "rb", buffering=_CHUNK_BYTES) as file:
+        with os.fdopen(directory_handles.open_regular(path), "rb", buffering=_CHUNK_BYTES) as file:
             return _read(file, path, window)
     except AgentError as error:
         return _failed(error.message)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import gcd
 
-from rookery.workspaces.agent.edit_lines import Line
+from rookery.workspaces.agent.edit.lines import Line
 
 
 def unit_of(lines: Iterable[Line]) -> str | None:

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from rookery.workspaces.agent import edit_indent, edit_lines
-from rookery.workspaces.agent.edit_lines import CRLF, LF, Line
+from rookery.workspaces.agent.edit import indent
+from rookery.workspaces.agent.edit import lines as edit_lines
+from rookery.workspaces.agent.edit.lines import CRLF, LF, Line
 
 
 def replace_exact(
@@ -102,7 +103,7 @@ class _Builder:
         self._forced = forced
         self._dominant = dominant
         self._open_end = window[-1].ending == ""
-        self._file_unit = edit_indent.unit_of(window)
+        self._file_unit = indent.unit_of(window)
         self._same_leads = all(window[at].lead == line.lead for at, line in enumerate(old) if line.body)
 
     def lines(self) -> list[str]:
@@ -124,10 +125,10 @@ class _Builder:
         old, here = self._old[partner], self._window[partner]
         if old.lead == line.lead:
             return here.lead
-        unit = edit_indent.unit_of(self._old)
-        if unit is None or unit == self._file_unit or edit_indent.count_indented(self._old) < 2:
+        unit = indent.unit_of(self._old)
+        if unit is None or unit == self._file_unit or indent.count_indented(self._old) < 2:
             return line.lead
-        moved = edit_indent.translate(
+        moved = indent.translate(
             new=line.lead, old=old.lead, file=here.lead, caller_unit=unit, file_unit=self._file_unit
         )
         return line.lead if moved is None else moved
@@ -138,11 +139,11 @@ class _Builder:
         if reference is None:
             return line.lead
         old, here = self._old[reference], self._window[reference]
-        moved = edit_indent.translate(
+        moved = indent.translate(
             new=line.lead,
             old=old.lead,
             file=here.lead,
-            caller_unit=edit_indent.unit_of([*self._old, *self._new]),
+            caller_unit=indent.unit_of([*self._old, *self._new]),
             file_unit=self._file_unit,
         )
         return here.lead if moved is None else moved

@@ -13,10 +13,10 @@ import os
 import re
 from collections.abc import Callable
 
-from rookery.workspaces.agent import handles, paths
-from rookery.workspaces.agent import output as outputs
+from rookery.workspaces.agent import directory_handles, paths
 from rookery.workspaces.agent.errors import AgentError
-from rookery.workspaces.agent.output import Kept, Output
+from rookery.workspaces.agent.process import output as outputs
+from rookery.workspaces.agent.process.output import Kept, Output
 
 FOLDER = ".rookery/results"
 # The most that the tool for reading files reads.
@@ -113,7 +113,7 @@ def new_file(home: str, name: str) -> tuple[int, str]:
     It was not there before: two chats may have calls of one name, and each marker means its own file. The folder is
     reached without following links below the home, because old results in it are deleted.
     """
-    folder = handles.open_directory(os.path.join(paths.resolve(home), FOLDER), create=True, mode=0o700)
+    folder = directory_handles.open_directory(os.path.join(paths.resolve(home), FOLDER), create=True, mode=0o700)
     try:
         make_room(folder)
         for number in range(1, _MAX_SAME_NAME + 1):

@@ -13,9 +13,9 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from rookery.workspaces.agent.children import Child, Children, Collector, Pipe, open_writer
 from rookery.workspaces.agent.errors import AgentError, invalid
-from rookery.workspaces.agent.processes import Process
+from rookery.workspaces.agent.process.children import Child, Children, Collector, Pipe, open_writer
+from rookery.workspaces.agent.process.processes import Process
 
 MAX_PATTERN_CHARS = 1000
 # Chosen: each is an interpreter of its own.

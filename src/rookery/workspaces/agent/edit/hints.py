@@ -10,8 +10,9 @@ import unicodedata
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from rookery.workspaces.agent import edit_lines, edit_match
-from rookery.workspaces.agent.edit_lines import BLANKS, CRLF
+from rookery.workspaces.agent.edit import lines as edit_lines
+from rookery.workspaces.agent.edit import match
+from rookery.workspaces.agent.edit.lines import BLANKS, CRLF
 
 MAX_PLACES = 5
 MAX_HINTS = 3
@@ -21,7 +22,7 @@ MAX_COMPARED = 50_000_000
 EMPTY = "old_text is empty. Give the text to replace; to write a whole file, use write_file."
 
 
-def ambiguous(found: edit_match.Found) -> str:
+def ambiguous(found: match.Found) -> str:
     return (
         f"old_text occurs {len(found.starts)} times ({_lines(found.lines)}). "
         "Add the lines around the one you mean until it is unique, or set replace_all to change them all."
@@ -122,7 +123,7 @@ def _miscount_sentence(number: int, count: int, places: list[_Place]) -> str:
 def _swapped(text: str, new_text: str) -> list[str]:
     if not new_text.strip():
         return []
-    lines = edit_match.find_lines(text, new_text)
+    lines = match.find_lines(text, new_text)
     if not lines:
         return []
     return [f"But new_text is in the file ({_lines(lines)}): did you swap the two, or is the edit already made?"]

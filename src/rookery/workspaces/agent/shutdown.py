@@ -13,10 +13,10 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from rookery.workspaces.agent import children
-from rookery.workspaces.agent.agent import Agent
 from rookery.workspaces.agent.errors import invalid
-from rookery.workspaces.agent.http import Request, Response
+from rookery.workspaces.agent.process import children
+from rookery.workspaces.agent.server.http import Request, Response
+from rookery.workspaces.agent.state import Agent
 
 TERMINATE_S = 5.0
 KILL_S = 2.0

@@ -9,8 +9,8 @@ import os
 from collections.abc import Sequence
 
 from rookery.workspaces.agent import config
-from rookery.workspaces.agent.agent import Agent
 from rookery.workspaces.agent.errors import AgentError
+from rookery.workspaces.agent.state import Agent
 
 PROBE_S = 20.0
 SCRATCH = "/tmp"  # noqa: S108 - that of the view, made anew for each command

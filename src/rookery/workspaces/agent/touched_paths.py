@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-from rookery.workspaces.agent.http import ChatHeaders
+from rookery.workspaces.agent.server.http import ChatHeaders
 
 MAX_CHATS = 1024
 MAX_PATHS = 2048

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from rookery.workspaces.agent.errors import AgentError
-from rookery.workspaces.agent.http import Head, Request, Response
+from rookery.workspaces.agent.server.http import Head, Request, Response
 
 Handler = Callable[[Request], Awaitable[Response]]
 

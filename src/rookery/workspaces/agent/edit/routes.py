@@ -13,15 +13,16 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from rookery.workspaces.agent import diff, edit, handles, journal, paths, staging
-from rookery.workspaces.agent.agent import Agent
+from rookery.workspaces.agent import directory_handles, file_replace, journal, paths
 from rookery.workspaces.agent.disk import Disk
-from rookery.workspaces.agent.edit import Applied, Edit
+from rookery.workspaces.agent.edit import edit, unified_diff
+from rookery.workspaces.agent.edit.edit import Applied, Edit
 from rookery.workspaces.agent.errors import AgentError
-from rookery.workspaces.agent.http import Request, Response
+from rookery.workspaces.agent.file_replace import Staged, Version
 from rookery.workspaces.agent.journal import Attempt
-from rookery.workspaces.agent.routing import Router
-from rookery.workspaces.agent.staging import Staged, Version
+from rookery.workspaces.agent.server.http import Request, Response
+from rookery.workspaces.agent.server.routing import Router
+from rookery.workspaces.agent.state import Agent
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 MAX_FILE_BYTES = 16 * 1024 * 1024
@@ -94,12 +95,12 @@ class Editor:
         staged: list[Staged] = []
         try:
             for one, data in changed:
-                staged.append(staging.stage(one.target.real, data, version=one.version))
-            staging.check_unchanged(staged)
+                staged.append(file_replace.stage(one.target.real, data, version=one.version))
+            file_replace.check_unchanged(staged)
         except AgentError as error:
-            staging.discard(staged)
+            file_replace.discard(staged)
             raise _unchanged(error) from error
-        staging.commit(staged)
+        file_replace.commit(staged)
 
 
 def register(router: Router, agent: Agent, disk: Disk) -> None:
@@ -167,7 +168,7 @@ def _resolve_all(wanted: Sequence[FileEdits], *, links: bool) -> list[Target]:
     targets: dict[str, Target] = {}
     for one in wanted:
         try:
-            real = handles.resolved(one.path, links=links)
+            real = directory_handles.resolved(one.path, links=links)
         except AgentError as error:
             raise _unchanged(error) from error
         if real in targets:
@@ -226,7 +227,11 @@ def _compute(target: Target, known: object, room: int) -> Computed:
 def _answer(wanted: FileEdits, text: str, after: str, applied: Sequence[Applied], room: int) -> dict[str, Any]:
     shown = ""
     if room > 0:
-        shown = diff.unified(wanted.shown, text, after).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        shown = (
+            unified_diff.unified(wanted.shown, text, after)
+            .encode("utf-8", "surrogateescape")
+            .decode("utf-8", "replace")
+        )
         if len(shown) > room:
             shown = f"--- {wanted.shown}\n+++ {wanted.shown}\n[this diff is not shown]\n"
     edits = [{"matches": one.matches, "pass": one.number} for one in applied]
@@ -235,7 +240,7 @@ def _answer(wanted: FileEdits, text: str, after: str, applied: Sequence[Applied]
 
 def _read(target: Target) -> tuple[Version, bytes]:
     # The path is real: a link in it appeared after it was resolved, and is not followed.
-    descriptor = handles.open_regular(target.real, links=False)
+    descriptor = directory_handles.open_regular(target.real, links=False)
     with os.fdopen(descriptor, "rb", buffering=0) as file:
         status = os.fstat(descriptor)
         if status.st_size > MAX_FILE_BYTES:
@@ -247,7 +252,7 @@ def _read(target: Target) -> tuple[Version, bytes]:
             data = file.read(status.st_size + 1)
         except OSError as error:
             raise paths.refusal(error, target.wanted.shown) from error
-    return staging.version_of(status), data
+    return file_replace.version_of(status), data
 
 
 def _all_failures(failures: Sequence[tuple[str, AgentError]]) -> AgentError:

@@ -1,0 +1,1 @@
+"""Edits of files: match, replace, explain a miss, diff."""

@@ -1,0 +1,1 @@
+"""The state of git repositories in a workspace."""

@@ -1,0 +1,1 @@
+"""MCP servers that the workspace itself configures."""

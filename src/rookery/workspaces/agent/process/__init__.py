@@ -1,0 +1,1 @@
+"""Commands of a workspace: start, output, signals, the read-only view."""

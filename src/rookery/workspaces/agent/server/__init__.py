@@ -1,0 +1,1 @@
+"""HTTP inside the workspace: connections, requests, routes."""
