@@ -127,7 +127,7 @@ chaos-slots: $(DEV_STAMP) ## Kill one of three replicas every 3 seconds for two 
 docs: $(DEV_STAMP) ## Write the reference pages that are made from the code
 	$(BIN)/python -c 'from rookery import setting_reference; print(setting_reference.reference_markdown(), end="")' > docs/reference/settings.md
 	$(BIN)/python -c 'from rookery.domain.chat import transitions; print(transitions.reference_markdown(), end="")' > docs/reference/transitions.md
-	$(BIN)/python -c 'from rookery.api import description; print(description.text(), end="")' > docs/api/openapi.json
+	$(BIN)/python -c 'from rookery.api import openapi_document; print(openapi_document.text(), end="")' > docs/api/openapi.json
 	mkdir -p build
 	$(BIN)/python -m tools.generate_client_models > build/client.py && mv build/client.py src/rookery/client/models.py
 	$(BIN)/python -m tools.generate_client_sync > build/client.py && mv build/client.py src/rookery/client/sync_namespaces.py

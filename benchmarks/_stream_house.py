@@ -35,6 +35,7 @@ from rookery.domain.chat.states import Status
 from rookery.models.secrets import KeyRing
 from rookery.runtime import garbage
 from rookery.runtime.secret_str import SecretStr
+from rookery.server.listener import serving
 from rookery.settings import Settings, load
 from rookery.store import machine
 from rookery.store.db.hints import ChatHint
@@ -47,7 +48,6 @@ from rookery.store.people import tokens, users
 from rookery.store.people.users import UserDraft
 from rookery.store.settings import chats as settings_chats
 from rookery.store.settings import settings
-from rookery.stream.listening import serving
 
 MERGE_SECONDS = 0.027  # in the middle of the window that live parts are merged in
 RING = KeyRing([("bench", bytes(32))])

@@ -43,10 +43,10 @@ from rookery.domain.chat import approvals
 from rookery.domain.chat.approvals import Policy, Rule, RuleAction, Verdict
 from rookery.runtime.clock import SystemClock
 from rookery.runtime.time_slices import in_pieces
-from rookery.stream.listening import serving
-from rookery.stream.relay import tokens
-from rookery.stream.relay.agents import AgentGate
-from rookery.stream.relay.tokens import TokenCheck
+from rookery.server.listener import serving
+from rookery.stream.relay import dial_tokens
+from rookery.stream.relay.dial_tokens import TokenCheck
+from rookery.stream.relay.workspace_agents import AgentGate
 from rookery.workspaces import agent_bundle
 from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.agent_http import AgentHttp
@@ -248,7 +248,7 @@ class Neighbour:
         return [self._peer]
 
     def mint(self, peer: Peer) -> str:
-        return tokens.mint(self._key, src=self._me, dst=peer.id, clock=SystemClock())
+        return dial_tokens.mint(self._key, src=self._me, dst=peer.id, clock=SystemClock())
 
 
 @contextlib.asynccontextmanager

@@ -36,7 +36,7 @@ from benchmarks.web.probe import (
     typing,
 )
 
-from rookery.api.spa import WebApp, packaged
+from rookery.api.web_app import WebApp, packaged
 from tests.browser.rested import END
 
 KIB = 1024

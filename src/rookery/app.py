@@ -17,9 +17,9 @@ from starlette.types import ASGIApp
 
 from rookery import __version__, equipping, worker_figures
 from rookery.api.application import create_application
-from rookery.api.limits import RateLimits
 from rookery.api.origins import Origins
-from rookery.api.parts import ApiParts
+from rookery.api.rate_limits import RateLimits
+from rookery.api.services import ApiParts
 from rookery.health import ReplicaHealth
 from rookery.llm.scripted import Scripts
 from rookery.llm.stats import ModelCounters
@@ -40,9 +40,9 @@ from rookery.store.db.replicas import Presence
 from rookery.store.machine import Machine
 from rookery.store.people.logins import Logins
 from rookery.store.people.passwords import Passwords
+from rookery.stream.access_check import ReadTeller, StandingCheck
 from rookery.stream.relay.service import Listening, Relay
 from rookery.stream.service import StreamParts, Streams
-from rookery.stream.standing import ReadTeller, StandingCheck
 from rookery.telemetry.http_stats import HttpStats
 from rookery.telemetry.log import bind, get_logger
 from rookery.telemetry.loop_lag import LagMonitor

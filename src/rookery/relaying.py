@@ -13,9 +13,9 @@ from rookery.models.secrets import KeyRing
 from rookery.runtime.clock import Clock
 from rookery.settings import Problem, Settings, SettingsError
 from rookery.store.db.embedded.data_dir import make_socket_dir
-from rookery.stream.relay import kept, service
-from rookery.stream.relay.agents import AgentPeers
+from rookery.stream.relay import host_identity, service
 from rookery.stream.relay.service import Listening, Reach
+from rookery.stream.relay.workspace_agents import AgentPeers
 
 
 @contextmanager
@@ -32,8 +32,8 @@ def relay_sockets(
     sockets = service.open_sockets(
         make_socket_dir(settings.data_dir, None).parent,
         replica_id,
-        host_id=kept.host_id(settings.data_dir),
-        key=ring.subkey("relay") if ring is not None else kept.key(settings.data_dir),
+        host_id=host_identity.host_id(settings.data_dir),
+        key=ring.subkey("relay") if ring is not None else host_identity.key(settings.data_dir),
         reach=_reach(settings, index) if is_server else None,
         ca=settings.relay_tls_ca,
     )

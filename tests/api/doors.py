@@ -13,8 +13,8 @@ from typing import Any
 import httpx2
 
 from rookery.api.application import create_application
-from rookery.api.edge import Edge
-from rookery.stream.listening import serving
+from rookery.api.middleware import Edge
+from rookery.server.listener import serving
 from tests.api.house import PASSWORD, House, Person
 
 KEY = "Rookery-Session-Key"

@@ -18,6 +18,7 @@ from rookery.domain.access.rights import Role, Scope
 from rookery.domain.models.options import ProviderType
 from rookery.models import secrets as sealing
 from rookery.runtime.clock import Clock, SystemClock
+from rookery.server.listener import serving
 from rookery.settings import Settings, load
 from rookery.store.db.pool import Database
 from rookery.store.models import model_configs, providers
@@ -27,7 +28,6 @@ from rookery.store.people import tokens, users
 from rookery.store.people.passwords import Passwords
 from rookery.store.people.users import User, UserDraft
 from rookery.store.settings import settings as stored_settings
-from rookery.stream.listening import serving
 from rookery.worker import titles as worker_titles
 from rookery.worker.config import WorkerConfig
 from rookery.workspaces.drivers.protocol import Driver

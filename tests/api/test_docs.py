@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from rookery.api.routers.docs import Asset
+from rookery.api.routers.api_docs import Asset
 from tests.api.house import House, Person
 
 PATH = "/api/v1/docs"

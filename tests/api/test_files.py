@@ -11,7 +11,7 @@ from uuid import uuid4
 import httpx2
 import pytest
 
-from rookery.api.limits import Limit, RateLimits
+from rookery.api.rate_limits import Limit, RateLimits
 from rookery.domain.access.rights import Role
 from rookery.store.people import users
 from rookery.store.people.users import UserPatch

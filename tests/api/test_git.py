@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from websockets.asyncio.client import ClientConnection
 
-from rookery.api.routers import folders
+from rookery.api.routers import workspace_files
 from rookery.workspaces import git
 from tests.api.talk import text
 from tests.api.test_streams import bearer, close_code, opened, refusal
@@ -181,7 +181,7 @@ async def test_owner_reads_files_below_the_place_of_work_and_kept_results(site: 
     site.driver.files = {
         f"{home}/project/src/a.py": "x = 'é'\n".encode(),
         f"{home}/project/logo": b"\x89PNG\r\n\x1a\n\0\0",
-        f"{home}/project/long.txt": b"a" * (folders.MAX_TEXT_BYTES + 1),
+        f"{home}/project/long.txt": b"a" * (workspace_files.MAX_TEXT_BYTES + 1),
         f"{home}/project/page.html": b"<script>alert(1)</script>",
         f"{home}/.rookery/results/call_1": b"all of it",
         f"{home}/.ssh/id": b"secret",
@@ -199,7 +199,7 @@ async def test_owner_reads_files_below_the_place_of_work_and_kept_results(site: 
 
     assert found == [{"path": "src/a.py", "text": "x = 'é'\n", "truncated": False}] * 2
     assert kept == {"path": f"{home}/.rookery/results/call_1", "text": "all of it", "truncated": False}
-    assert (len(long["text"]), long["truncated"]) == (folders.MAX_TEXT_BYTES, True)
+    assert (len(long["text"]), long["truncated"]) == (workspace_files.MAX_TEXT_BYTES, True)
     assert (await read("logo")).json()["text"] is None
     assert [one.status_code for one in (*refused, listed)] == [400] * 6
     assert (picture.headers["content-type"], picture.content[:4]) == ("image/png", b"\x89PNG")
@@ -211,7 +211,7 @@ async def test_owner_reads_files_below_the_place_of_work_and_kept_results(site: 
 
 
 async def test_more_than_is_given_out_is_refused_in_words(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folders, "MAX_SAVED_BYTES", 3)
+    monkeypatch.setattr(workspace_files, "MAX_SAVED_BYTES", 3)
     _, chat = await running(site)
     site.driver.files["/home/agent/project/a"] = b"abcd"
 

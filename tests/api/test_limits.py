@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from rookery.api.errors import ApiError
-from rookery.api.limits import MAX_KEYS, Limit, RateLimits
-from rookery.stream.guests import address_key
+from rookery.api.rate_limits import MAX_KEYS, Limit, RateLimits
+from rookery.server.connection_limits import address_key
 from rookery.testing import FakeClock
 from tests.api.doors import open_door
 from tests.api.house import PASSWORD, House, Person

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from rookery.api import answers
+from rookery.api import message_bodies as answers
 from rookery.api.routers import chats
 from rookery.domain.chat.messages import ChatId
 from rookery.store.models import usage

@@ -14,7 +14,7 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute, iter_route_contexts
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from rookery.api import description, edge
+from rookery.api import middleware, openapi_document
 from rookery.stream.events import Event
 from tests.api.house import House, Person
 from tests.api.rights_table import OPERATIONS
@@ -26,7 +26,7 @@ METHODS = ("get", "put", "post", "patch", "delete")
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
-    return description.describe()
+    return openapi_document.describe()
 
 
 def operations(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -67,7 +67,7 @@ def references(value: object) -> Iterator[str]:
 
 
 def test_committed_document_is_current() -> None:
-    assert COMMITTED.read_text() == description.text(), "run: make docs"
+    assert COMMITTED.read_text() == openapi_document.text(), "run: make docs"
 
 
 def test_document_is_valid_openapi(document: dict[str, Any]) -> None:
@@ -116,8 +116,8 @@ def test_headers_that_other_sites_may_send_and_read_are_described(document: dict
 
     # Credentials are described as such, and not with each operation.
     usual = {"authorization", "rookery-session-key", "content-type", "x-request-id"}
-    assert listed(edge.SHARED_HEADERS) - usual <= sent
-    assert listed(edge.SHOWN_HEADERS) - usual <= given
+    assert listed(middleware.SHARED_HEADERS) - usual <= sent
+    assert listed(middleware.SHOWN_HEADERS) - usual <= given
 
 
 def test_reason_of_an_administrator_is_taken_wherever_it_opens_a_door(document: dict[str, Any]) -> None:
@@ -203,7 +203,7 @@ def test_nothing_of_a_request_runs_in_a_thread() -> None:
         for each in dependant.dependencies:
             yield from all_of(each)
 
-    routes = [each.original_route for each in iter_route_contexts(description.bare_api().routes)]
+    routes = [each.original_route for each in iter_route_contexts(openapi_document.bare_api().routes)]
     found = [each for route in routes if isinstance(route, APIRoute) for each in all_of(route.dependant)]
 
     assert len(found) > 200

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from rookery.api.spa import FOREVER, POLICY, SANDBOX_POLICY, WebApp
+from rookery.api.web_app import FOREVER, POLICY, SANDBOX_POLICY, WebApp
 from tests.api.doors import open_door
 from tests.api.house import House, Person
 

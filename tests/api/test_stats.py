@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 from uuid import uuid4
 
-from rookery.api.edge import Edge
+from rookery.api.middleware import Edge
 from rookery.telemetry.http_stats import HttpStats
 from tests.api.doors import open_door
 from tests.api.house import House, Person

@@ -14,7 +14,7 @@ from uuid import UUID
 
 import pytest
 
-from rookery.api.limits import Limit, RateLimits
+from rookery.api.rate_limits import Limit, RateLimits
 from rookery.api.routers import files, templates
 from rookery.domain.access.rights import Role
 from rookery.testing import FakeClock

@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 import httpx2
 import pytest
 
-from rookery.api.edge import Edge
+from rookery.api.middleware import Edge
 from rookery.domain.access.rights import Role
 from rookery.domain.chat.messages import ChatId
 from rookery.store.models import usage

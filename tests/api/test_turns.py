@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 import httpx2
 import pytest
 
-from rookery.api.edge import Edge
+from rookery.api.middleware import Edge
 from rookery.llm.scripted import Fail, Say, Scripts, Step, Wait
 from rookery.llm.types import ErrorKind
 from rookery.models.connect import Connector

@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 
 import httpx2
 
-from rookery.api.limits import Limit, RateLimits
+from rookery.api.rate_limits import Limit, RateLimits
 from rookery.domain.access.rights import Role
 from rookery.domain.chat.mcp_consent import Entry
 from rookery.domain.chat.messages import NewMessage

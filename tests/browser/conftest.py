@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
-from rookery.api import spa
+from rookery.api import web_app
 from tests.browser.actor import Actor
 from tests.browser.rested import Shelf
 from tests.browser.visit import PASSWORD, Visitor, visiting
@@ -52,7 +52,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if here in item.path.parents:
             if CHROMIUM is None:
                 item.add_marker(pytest.mark.skip(reason="There is no chromium on this machine."))
-            elif not spa.packaged().is_built:
+            elif not web_app.packaged().is_built:
                 item.add_marker(pytest.mark.skip(reason="The web application is not built: make web."))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from rookery.api.spa import PAGE, packaged
+from rookery.api.web_app import PAGE, packaged
 
 MAX_SCRIPTS_BYTES = 260 * 1024
 MAX_SCRIPT_BYTES = 90 * 1024

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rookery.api import spa
+from rookery.api import web_app
 
 WEB = Path(__file__).parents[2] / "web"
 SOURCES = ("src", "public", "scripts", "index.html", "package.json", "tsconfig.json", "vite.config.ts")
@@ -29,7 +29,7 @@ def newest(*paths: Path) -> float:
 
 
 def test_build_elsewhere_gives_the_same_files_byte_for_byte(tmp_path: Path) -> None:
-    built = spa.packaged().files[spa.PAGE].path
+    built = web_app.packaged().files[web_app.PAGE].path
     if newest(WEB / "src", WEB / "public", WEB / "vite.config.ts") > built.stat().st_mtime and "CI" not in os.environ:
         pytest.skip("The web application was built from other sources: make web.")
     elsewhere = tmp_path / "another" / "folder"

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from rookery.client import AsyncRookery, errors
-from rookery.stream.listening import serving
+from rookery.server.listener import serving
 from rookery.testing import FakeClock
 from tests.client.raw import RawServer, Reply, refused
 from tests.client.rig import Rig, follow, texts

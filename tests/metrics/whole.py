@@ -16,7 +16,7 @@ from rookery.store.db import replicas
 from rookery.store.db.pubsub import Bus, Listener, Notifier, NotifyProbe
 from rookery.store.db.replicas import Presence
 from rookery.store.machine import Machine
-from rookery.stream.guard import Grant, Right
+from rookery.stream.access_monitor import Grant, Right
 from rookery.stream.relay.service import Relay
 from rookery.stream.service import StreamParts, Streams
 from rookery.telemetry.http_stats import HttpStats

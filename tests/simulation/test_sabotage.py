@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, Phase, settings
 from rookery.client.live import LiveChat
 from rookery.store.db.hints import ChatHint
 from rookery.stream.inbox import Registry
-from rookery.stream.loop import StreamLoop
 from rookery.stream.outbox import Outbox
+from rookery.stream.viewer import StreamLoop
 from tests.simulation import follower
 from tests.simulation.play import run_plays, running_town
 from tests.simulation.town import Ear, Town

@@ -24,18 +24,18 @@ from rookery.domain.chat.parts import Text
 from rookery.live.limits import PartLimits
 from rookery.live.part_buffer import Episode, EpisodeKey, PartBuffer
 from rookery.runtime.clock import Clock, SystemClock
+from rookery.server.listener import internal_unix
 from rookery.store import machine
 from rookery.store.db.hints import Hint
 from rookery.store.db.pubsub import Bus
 from rookery.store.db.replicas import Replica
 from rookery.store.machine import Machine
-from rookery.stream.guard import Grant, Right
-from rookery.stream.listening import internal_unix
-from rookery.stream.params import StreamParams
+from rookery.stream.access_monitor import Grant, Right
+from rookery.stream.query_parameters import StreamParams
+from rookery.stream.relay.dial_tokens import TokenCheck
 from rookery.stream.relay.hub import RelayHub
 from rookery.stream.relay.link import Dialer
 from rookery.stream.relay.server import RelayEndpoint
-from rookery.stream.relay.tokens import TokenCheck
 from rookery.stream.service import StreamParts, Streams
 from tests.store.machine.rig import Rig as MachineRig
 from tests.store.machine.rig import make_rig

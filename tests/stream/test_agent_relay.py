@@ -16,11 +16,11 @@ from aiohttp import web
 
 from rookery.domain.chat.messages import ChatId
 from rookery.runtime.clock import SystemClock
+from rookery.server.listener import serving
 from rookery.store.workspaces import context
 from rookery.store.workspaces.workspaces import Workspace
-from rookery.stream.listening import serving
-from rookery.stream.relay.agents import AgentGate, AgentPeers
-from rookery.stream.relay.tokens import TokenCheck, mint
+from rookery.stream.relay.dial_tokens import TokenCheck, mint
+from rookery.stream.relay.workspace_agents import AgentGate, AgentPeers
 from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.connection import TurnWorkspace
 from rookery.workspaces.directory import StorePlaces

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from rookery.stream.arrival import MAX_HEAD_BYTES, TimelyRequests
-from rookery.stream.listening import serving
-from rookery.stream.ws import Receive, Scope, Send
+from rookery.server.asgi import Receive, Scope, Send
+from rookery.server.listener import serving
+from rookery.server.request_timeouts import MAX_HEAD_BYTES, TimelyRequests
 from tests.waiting import until
 
 HEAD = b"POST /x HTTP/1.1\r\nHost: localhost\r\n"
@@ -186,7 +186,7 @@ async def test_body_that_does_not_come_is_given_up_and_its_request_ends() -> Non
 
 
 async def test_long_body_may_take_longer_if_it_keeps_coming(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rookery.stream.arrival.BYTES_PER_SECOND", 1000)
+    monkeypatch.setattr("rookery.server.request_timeouts.BYTES_PER_SECOND", 1000)
     loop = asyncio.get_running_loop()
     async with open_door(counter := Counter(), http=Hasty) as client:
         began = loop.time()

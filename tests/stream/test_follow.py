@@ -18,7 +18,7 @@ from rookery.live import deltas
 from rookery.live.part_buffer import EpisodeFull
 from rookery.store import machine
 from rookery.store.db.hints import MiscHint
-from rookery.stream.loop import MAX_REBASES
+from rookery.stream.viewer import MAX_REBASES
 from tests.store.machine.rig import assistant, call, calling
 from tests.stream.rig import Rig, key_of, leave, open_rig, say
 from tests.stream.wires import open_sockets

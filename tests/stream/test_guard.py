@@ -7,8 +7,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from rookery.store.db.hints import AccessHint
-from rookery.stream.guard import Grant, Right, concerns
-from rookery.stream.params import StreamParams
+from rookery.stream.access_monitor import Grant, Right, concerns
+from rookery.stream.query_parameters import StreamParams
 from tests.stream.rig import Rig, open_rig
 
 USER, CHAT, ROOT, OTHER = (UUID(int=n) for n in range(1, 5))

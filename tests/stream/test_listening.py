@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rookery.stream import listening
-from rookery.stream.ws import Receive, Scope, Send
+from rookery.server import listener
+from rookery.server.asgi import Receive, Scope, Send
 from tests.certificates import make_certificate
 
 
@@ -23,11 +23,11 @@ async def answer(scope: Scope, receive: Receive, send: Send) -> None:
 async def test_connections_that_never_finish_the_tls_handshake_are_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listening, "HANDSHAKE_SECONDS", 1.0)
+    monkeypatch.setattr(listener, "HANDSHAKE_SECONDS", 1.0)
     pem = make_certificate(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as bound:
         address = bound.getsockname()
-        async with listening.serving(answer, bound, ssl_certfile=pem, ssl_keyfile=pem), asyncio.timeout(20):
+        async with listener.serving(answer, bound, ssl_certfile=pem, ssl_keyfile=pem), asyncio.timeout(20):
             reader, writer = await asyncio.open_connection(*address, ssl=ssl.create_default_context(cafile=pem))
             silent = [await asyncio.open_connection(*address) for _ in range(5)]
             silent[0][1].write(b"\x16\x03\x01")  # the beginning of a handshake

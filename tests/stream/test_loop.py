@@ -15,8 +15,8 @@ from rookery.domain.chat.messages import ChatId
 from rookery.live.deltas import PartEvent
 from rookery.live.part_buffer import EpisodeKey
 from rookery.store.db.hints import ChatHint
-from rookery.stream.loop import LoopStats, Step, StreamLoop, Target, Verdict
-from rookery.stream.sync import Batch, Snapshot
+from rookery.stream.snapshots import Batch, Snapshot
+from rookery.stream.viewer import LoopStats, Step, StreamLoop, Target, Verdict
 
 CHAT = ChatId(UUID(int=1))
 HERE, THERE = UUID(int=2), UUID(int=3)

@@ -11,8 +11,8 @@ from uuid import uuid4
 import pytest
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from rookery.stream.arrival import TimelyRequests
-from rookery.stream.listening import serving, unix_socket
+from rookery.server.listener import serving, unix_socket
+from rookery.server.request_timeouts import TimelyRequests
 from rookery.stream.outbox import MAX_FRAME_BYTES
 from tests.store.machine.rig import assistant
 from tests.stream.rig import Rig, open_rig, say

@@ -7,9 +7,9 @@ from uuid import uuid4
 
 from rookery.store import machine
 from rookery.store.db.hints import MiscHint
+from rookery.stream.access_monitor import Grant
 from rookery.stream.follow import MAX_DEBUG_PENDING
-from rookery.stream.guard import Grant
-from rookery.stream.params import StreamParams
+from rookery.stream.query_parameters import StreamParams
 from tests.stream.rig import MemoryTransport, Rig
 from tests.waiting import until
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rookery.stream.proxy_headers import ProxyHeaders
+from rookery.server.proxy_headers import ProxyHeaders
 
 SECRET = "the-proxy-knows-this-one"
 HEADER = b"x-rookery-proxy-secret"

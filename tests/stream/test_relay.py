@@ -18,13 +18,13 @@ from websockets.exceptions import InvalidStatus
 from rookery.domain.chat.messages import ChatId
 from rookery.live.feeds import EndReason
 from rookery.live.part_buffer import EpisodeKey
+from rookery.server.listener import INTERNAL_MAX_BYTES, serving
 from rookery.store import machine
-from rookery.stream.listening import INTERNAL_MAX_BYTES, serving
-from rookery.stream.relay import frames, tokens
+from rookery.stream.relay import dial_tokens, frames
+from rookery.stream.relay.dial_tokens import TokenCheck, TokenRefused
 from rookery.stream.relay.frames import Drop, End, Hello, Parts, Select
 from rookery.stream.relay.hub import LINK_IDLE_SECONDS, MIRROR_IDLE_SECONDS
 from rookery.stream.relay.link import NoWay, check_url
-from rookery.stream.relay.tokens import TokenCheck, TokenRefused
 from rookery.testing import FakeClock
 from tests.store.machine.rig import assistant
 from tests.stream.rig import KEY, Rig, key_of, open_rig, say
@@ -323,12 +323,12 @@ async def test_bad_token_is_refused(pair: Rig, fault: str) -> None:
     here, there = pair.sites
     clock = pair.site.streams.parts.clock
     token = {
-        "expired": tokens.mint(
+        "expired": dial_tokens.mint(
             KEY, src=here.id, dst=there.id, clock=FakeClock(start=clock.now() - timedelta(minutes=1))
         ),
-        "other receiver": tokens.mint(KEY, src=there.id, dst=here.id, clock=clock),
-        "unknown sender": tokens.mint(KEY, src=uuid4(), dst=there.id, clock=clock),
-        "replayed": tokens.mint(KEY, src=here.id, dst=there.id, clock=clock),
+        "other receiver": dial_tokens.mint(KEY, src=there.id, dst=here.id, clock=clock),
+        "unknown sender": dial_tokens.mint(KEY, src=uuid4(), dst=there.id, clock=clock),
+        "replayed": dial_tokens.mint(KEY, src=here.id, dst=there.id, clock=clock),
         "none": "",
         "garbage": "a.b.c",
     }[fault]
@@ -349,7 +349,7 @@ async def test_token_is_good_once_and_for_half_a_minute() -> None:
         return replica_id == peer
 
     check = TokenCheck(KEY, me=me, clock=clock, is_live=is_live)
-    token, late = (tokens.mint(KEY, src=peer, dst=me, clock=clock) for _ in range(2))
+    token, late = (dial_tokens.mint(KEY, src=peer, dst=me, clock=clock) for _ in range(2))
 
     assert await check.check(token) == peer
     with pytest.raises(TokenRefused, match="before"):
@@ -419,7 +419,9 @@ def select(sid: int, episode: EpisodeKey, *, generation: int) -> Select:
 async def dial(rig: Rig, to: UUID, *, token: str | None = None) -> ClientConnection:
     site = rig.sites[0]
     address = rig.addresses[to]
-    token = tokens.mint(KEY, src=site.id, dst=address.id, clock=site.streams.parts.clock) if token is None else token
+    token = (
+        dial_tokens.mint(KEY, src=site.id, dst=address.id, clock=site.streams.parts.clock) if token is None else token
+    )
     return await unix_connect(
         address.relay_unix,
         f"ws://localhost{frames.PATH}",

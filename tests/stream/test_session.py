@@ -15,9 +15,9 @@ from rookery.domain.chat.messages import ChatId
 from rookery.live.feeds import EndReason
 from rookery.live.part_buffer import Episode
 from rookery.store.db.hints import ChatHint
+from rookery.stream.access_monitor import Grant
 from rookery.stream.errors import ReplicaDraining, TooManyStreams
-from rookery.stream.guard import Grant
-from rookery.stream.params import StreamParams
+from rookery.stream.query_parameters import StreamParams
 from rookery.stream.session import MAX_INBOUND_BYTES, MAX_INBOUND_FRAMES
 from rookery.testing import FakeClock
 from tests.store.machine.rig import assistant

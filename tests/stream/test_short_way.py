@@ -14,10 +14,10 @@ from rookery.domain.chat.messages import ChatId, Role
 from rookery.domain.chat.parts import Source, Text
 from rookery.live.part_buffer import Episode
 from rookery.store.db.hints import MiscHint
+from rookery.stream.access_monitor import Grant
 from rookery.stream.follow import ChatStream
-from rookery.stream.guard import Grant
 from rookery.stream.outbox import Frame
-from rookery.stream.params import StreamParams
+from rookery.stream.query_parameters import StreamParams
 from tests.stream.rig import Rig, say
 
 

@@ -13,8 +13,8 @@ import pytest
 from websockets.asyncio.client import connect, unix_connect
 from websockets.typing import Subprotocol
 
+from rookery.server.listener import USER_TIMEOUT_MS, limit_unacknowledged, serving
 from rookery.stream import ws
-from rookery.stream.listening import USER_TIMEOUT_MS, limit_unacknowledged, serving
 from tests.store.machine.rig import assistant
 from tests.stream.rig import Rig, Site, Viewer, leave, open_rig, say
 from tests.stream.wires import Door, EventStreamEnd, Refused, Sockets, open_sockets

@@ -11,8 +11,8 @@ import pytest
 from rookery.domain.access.rights import Role
 from rookery.runtime.clock import SystemClock
 from rookery.store.people import sessions
-from rookery.stream.guard import Grant, Right
-from rookery.stream.standing import ReadTeller, StandingCheck
+from rookery.stream.access_check import ReadTeller, StandingCheck
+from rookery.stream.access_monitor import Grant, Right
 from rookery.testing.clock import FakeClock
 from tests.store.accounts import person
 from tests.stream.rig import Rig, open_rig

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from rookery.store import machine
-from rookery.stream.sync import Place
+from rookery.stream.snapshots import Place
 from rookery.testing import FakeClock
 from tests.store.machine.rig import assistant
 from tests.stream.rig import Rig, open_rig

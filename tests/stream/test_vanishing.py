@@ -14,12 +14,12 @@ import pytest
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.asyncio.client import ClientConnection, unix_connect
 
-from rookery.stream import edge
-from rookery.stream.guard import Grant
-from rookery.stream.listening import serving, unix_socket
-from rookery.stream.params import StreamParams
+from rookery.server.asgi import Receive, Scope, Send
+from rookery.server.listener import serving, unix_socket
+from rookery.stream import endpoint
+from rookery.stream.access_monitor import Grant
+from rookery.stream.query_parameters import StreamParams
 from rookery.stream.service import Opened
-from rookery.stream.ws import Receive, Scope, Send
 from tests.stream.rig import Rig, say
 from tests.waiting import until
 
@@ -48,7 +48,7 @@ class Porch:
             await self.gate.wait()
             return opened
 
-        await edge.serve(scope, receive, send, open_stream)
+        await endpoint.serve(scope, receive, send, open_stream)
 
     @asynccontextmanager
     async def open(self, path: Path) -> AsyncIterator[Callable[[], asyncio.Task[ClientConnection]]]:

@@ -13,15 +13,15 @@ from rookery.client import reducer
 from rookery.client.reducer import Client
 from rookery.llm.scripted import Say
 from rookery.runtime.clock import SystemClock
+from rookery.server.listener import internal_unix
 from rookery.store.db.replicas import Replica as ReplicaRow
 from rookery.store.machine import Machine
-from rookery.stream.guard import Grant, Right
-from rookery.stream.listening import internal_unix
-from rookery.stream.params import StreamParams
+from rookery.stream.access_monitor import Grant, Right
+from rookery.stream.query_parameters import StreamParams
+from rookery.stream.relay.dial_tokens import TokenCheck
 from rookery.stream.relay.hub import RelayHub
 from rookery.stream.relay.link import Dialer
 from rookery.stream.relay.server import RelayEndpoint
-from rookery.stream.relay.tokens import TokenCheck
 from rookery.stream.service import StreamParts, Streams
 from tests.stream.rig import KEY, MemoryTransport, Viewer
 from tests.waiting import until

@@ -18,11 +18,11 @@ import msgspec
 from websockets.asyncio.client import ClientConnection, unix_connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from rookery.stream import edge, params
-from rookery.stream.guard import Grant
-from rookery.stream.listening import serving, unix_socket
+from rookery.server.asgi import Receive, Scope, Send
+from rookery.server.listener import serving, unix_socket
+from rookery.stream import endpoint, query_parameters
+from rookery.stream.access_monitor import Grant
 from rookery.stream.service import Opened, Streams
-from rookery.stream.ws import Receive, Scope, Send
 
 Event = dict[str, Any]
 
@@ -42,11 +42,11 @@ class Door:
             _, _, chat, *_ = scope["path"].split("/")
             if chat == "watch":
                 return self._streams.open_watch(Grant(user_id=user, credential=str(user)))
-            given = params.parse(query, last_event_id=headers.get("last-event-id"))
+            given = query_parameters.parse(query, last_event_id=headers.get("last-event-id"))
             grant = Grant(user_id=user, credential=str(user), chat_id=UUID(chat), root_id=UUID(chat))
             return await self._streams.open_chat(grant, given)
 
-        await edge.serve(scope, receive, send, open_stream)
+        await endpoint.serve(scope, receive, send, open_stream)
 
 
 class _End:

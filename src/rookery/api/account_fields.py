@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from rookery.api.bodies import faults, rule
+from rookery.api.request_bodies import faults, rule
 from rookery.domain.chat.errors import InvalidInput
 from rookery.store.people import passwords, users
 

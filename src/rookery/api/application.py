@@ -14,20 +14,17 @@ from starlette.types import ASGIApp
 
 from rookery import __version__
 from rookery.api import streams
-from rookery.api.bodies import field_path, sentence
-from rookery.api.edge import PREFIX, Edge
 from rookery.api.errors import ApiError, BadFields, FieldError, explain, internal
-from rookery.api.parts import ApiParts
+from rookery.api.middleware import PREFIX, Edge
+from rookery.api.request_bodies import field_path, sentence
 from rookery.api.routers import (
+    api_docs,
     approvals,
     audit,
     auth,
     chats,
-    contexts,
-    docs,
     download_links,
     files,
-    folders,
     health,
     mcp_servers,
     messages,
@@ -48,10 +45,13 @@ from rookery.api.routers import (
     turns,
     usage,
     users,
+    workspace_context,
+    workspace_files,
     workspace_operations,
     workspaces,
 )
-from rookery.api.spa import Spa
+from rookery.api.services import ApiParts
+from rookery.api.web_app import Spa
 from rookery.domain.chat.errors import ChatError
 from rookery.store.authorized.settings import StaleSetting
 from rookery.store.db.errors import StoreError
@@ -79,9 +79,9 @@ ROUTERS: tuple[Callable[[ApiParts], APIRouter], ...] = (
     templates.router,
     workspaces.router,
     workspace_operations.router,
-    contexts.router,
+    workspace_context.router,
     mcp_servers.router,
-    folders.router,
+    workspace_files.router,
     models.router,
     providers.router,
     model_configs.router,
@@ -92,7 +92,7 @@ ROUTERS: tuple[Callable[[ApiParts], APIRouter], ...] = (
     audit.router,
     operations.router,
     server.router,
-    docs.router,
+    api_docs.router,
 )
 
 # What the table of errors may know; anything else is a bug and goes up to the edge.

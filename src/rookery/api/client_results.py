@@ -11,8 +11,8 @@ from uuid import UUID, uuid5
 
 import msgspec
 
-from rookery.api.caller import Caller
-from rookery.api.parts import ApiParts
+from rookery.api.request_context import Caller
+from rookery.api.services import ApiParts
 from rookery.domain.chat import parts as content
 from rookery.domain.chat import truncation
 from rookery.domain.chat.messages import ChatId

@@ -18,13 +18,13 @@ from fastapi.routing import iter_route_contexts
 from pydantic.json_schema import models_json_schema
 
 from rookery.api import headers
-from rookery.api.bodies import Body
 from rookery.api.errors import ErrorBody
 from rookery.api.headers import Header
+from rookery.api.request_bodies import Body
 from rookery.api.routes import DECLARED, Operation
 from rookery.live.deltas import MessagePart
 from rookery.stream.events import Event
-from rookery.stream.params import MAX_TAIL, StreamParams
+from rookery.stream.query_parameters import MAX_TAIL, StreamParams
 
 PREFIX = "/api/v1"
 REF = "#/components/schemas/"

@@ -15,9 +15,9 @@ from fastapi import APIRouter, Depends
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rookery.api.bodies import Body
 from rookery.api.errors import BadFields, FieldError
 from rookery.api.headers import Header
+from rookery.api.request_bodies import Body
 
 T = TypeVar("T")
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Response]])

@@ -14,16 +14,17 @@ from starlette import types
 from starlette.requests import HTTPConnection
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
-from rookery.api.caller import Caller
-from rookery.api.edge import PREFIX
 from rookery.api.errors import explain
 from rookery.api.git_watch import GitSource
+from rookery.api.middleware import PREFIX
+from rookery.api.request_context import Caller
 from rookery.domain.access.rights import Action, Resource, Role, Scope, has_scope
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import ChatId
 from rookery.store.people.errors import Denied, ScopeMissing
-from rookery.stream import edge, params
-from rookery.stream.guard import Grant
+from rookery.stream import endpoint as stream_endpoint
+from rookery.stream import query_parameters
+from rookery.stream.access_monitor import Grant
 from rookery.stream.service import Opened, Streams
 from rookery.workspaces.loops import WorkspaceRuntime
 
@@ -45,7 +46,9 @@ def routes(streams: Streams, workspaces: WorkspaceRuntime) -> list[BaseRoute]:
         return streams.open_watch(grant, since=caller.access_changes)
 
     async def open_chat(caller: Caller, connection: HTTPConnection) -> Opened:
-        wanted = params.parse(dict(connection.query_params), last_event_id=connection.headers.get("last-event-id"))
+        wanted = query_parameters.parse(
+            dict(connection.query_params), last_event_id=connection.headers.get("last-event-id")
+        )
         chat_id = _chat_id(connection)
         root_id = await caller.store.chats.require(chat_id, Action.READ)
         if wanted.debug:  # what is recorded shows prompts that readers do not see
@@ -128,4 +131,4 @@ class _Endpoint:
         async def ready() -> Opened:
             return opened
 
-        await edge.serve(scope, receive, send, ready)
+        await stream_endpoint.serve(scope, receive, send, ready)

@@ -11,7 +11,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from rookery.api import spa
+from rookery.api import web_app
 from rookery.cli.output import Output
 from rookery.runtime.clock import SystemClock
 from rookery.settings import Settings
@@ -34,7 +34,7 @@ def show(url: str, token: str | None, out: Output) -> None:
         return
     body = json.dumps({"token": token, "email": "you@example.org", "password": "..."})
     out.line()
-    if spa.packaged().is_built:
+    if web_app.packaged().is_built:
         out.line("Nobody has an account yet. Make the first one, the administrator's, here; the link works once:")
         out.line(f"  {url}/setup#token={token}")
         out.line("Or in another terminal:")

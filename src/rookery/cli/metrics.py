@@ -11,9 +11,9 @@ from rookery.cli import port
 from rookery.cli.output import Output
 from rookery.metrics.endpoint import PATH, metrics_endpoint
 from rookery.metrics.export import Scraped
+from rookery.server.listener import serving
 from rookery.setting_values import Address
 from rookery.settings import Settings, url_of
-from rookery.stream.listening import serving
 
 REQUEST = f"GET {PATH} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
 

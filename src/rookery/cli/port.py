@@ -16,10 +16,10 @@ import uvicorn
 from rookery.app import Replica
 from rookery.cli.stopping import Stop
 from rookery.runtime import garbage
+from rookery.server.listener import PUBLIC_OPTIONS, QuietServer, limit_unacknowledged
+from rookery.server.proxy_headers import ProxyHeaders
 from rookery.setting_values import Address
 from rookery.settings import Settings, url_of
-from rookery.stream.listening import PUBLIC_OPTIONS, QuietServer, limit_unacknowledged
-from rookery.stream.proxy_headers import ProxyHeaders
 
 BACKLOG = 1024
 # Of requests that are still at work when everything else has ended.

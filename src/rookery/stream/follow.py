@@ -26,15 +26,15 @@ from rookery.store.db.errors import StoreError
 from rookery.store.db.hints import MiscHint
 from rookery.store.db.pubsub import Bus
 from rookery.store.db.pubsub import Subscription as BusSubscription
-from rookery.stream import events, sync
+from rookery.stream import events, snapshots
 from rookery.stream.errors import CloseCode, StreamEnded
 from rookery.stream.events import DebugUpdate, Hello
 from rookery.stream.inbox import Inbox, Registry
-from rookery.stream.loop import LoopStats, Step, StreamLoop, Target, Verdict
 from rookery.stream.outbox import Frame, Outbox
-from rookery.stream.params import StreamParams
+from rookery.stream.query_parameters import StreamParams
 from rookery.stream.session import Inbound
-from rookery.stream.sync import BEGUN_LATER, Opening, Reader, Snapshot
+from rookery.stream.snapshots import BEGUN_LATER, Opening, Reader, Snapshot
+from rookery.stream.viewer import LoopStats, Step, StreamLoop, Target, Verdict
 from rookery.telemetry.log import get_logger
 
 log = get_logger("stream.follow")
@@ -245,7 +245,7 @@ class ChatStream:
         if is_forced:
             self._start(self._read(BEGUN_LATER))
         elif hint is not None and verdict is Verdict.READ:
-            self._start(self._read(hint.snapshot_version, expects_rows=sync.has_rows(hint, self._loop.place)))
+            self._start(self._read(hint.snapshot_version, expects_rows=snapshots.has_rows(hint, self._loop.place)))
         elif hint is not None and verdict is Verdict.MOVED:
             shown = self._loop.episode
             self._tell(self._loop.move(hint), is_void=self._loop.episode != shown)

@@ -25,14 +25,14 @@ from rookery.store.chats import read_cursors
 from rookery.store.db.pubsub import Bus
 from rookery.store.machine import Machine
 from rookery.stream import follow
+from rookery.stream.access_monitor import AccessGuard, Grant, RightsCheck
 from rookery.stream.follow import DATABASE_ERRORS, PartSources, Surroundings
-from rookery.stream.guard import AccessGuard, Grant, RightsCheck
 from rookery.stream.inbox import Registry
-from rookery.stream.loop import LoopStats
-from rookery.stream.params import StreamParams
 from rookery.stream.poller import Poller
+from rookery.stream.query_parameters import StreamParams
 from rookery.stream.session import SEND_SECONDS, Session, Sessions, Slot, Source, Transport
-from rookery.stream.sync import Reader
+from rookery.stream.snapshots import Reader
+from rookery.stream.viewer import LoopStats
 from rookery.stream.watch import WatchHub
 from rookery.telemetry.log import bind, get_logger
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import msgspec
 
+from rookery.server.asgi import Receive, Send
 from rookery.stream.errors import CloseCode
-from rookery.stream.ws import Receive, Refusal, Send
+from rookery.stream.ws import Refusal
 
 HEARTBEAT_SECONDS = 15.0
 RETRY_MS = 1000

@@ -9,20 +9,16 @@ is taken for a mistake of the application's: RuntimeError.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
 
 import msgspec
+
+from rookery.server.asgi import Message, Receive, Scope, Send
 
 SUBPROTOCOL = "rookery.v1"
 BEARER = "rookery.bearer."
 SESSION_KEY = "rookery.session."
 HEARTBEAT_SECONDS = 20.0
-
-Scope: TypeAlias = MutableMapping[str, Any]
-Message: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Message]]
-Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):

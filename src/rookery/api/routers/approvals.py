@@ -11,10 +11,10 @@ from pydantic import Field
 from starlette.responses import Response
 
 from rookery.api import headers
-from rookery.api.bodies import Body
-from rookery.api.caller import CallerDep
-from rookery.api.parts import ApiParts
+from rookery.api.request_bodies import Body
+from rookery.api.request_context import CallerDep
 from rookery.api.routes import Routes, answer, nothing
+from rookery.api.services import ApiParts
 from rookery.domain.access.rights import Action
 from rookery.domain.chat import approvals
 from rookery.domain.chat.approvals import Answer, Decision, Rule, RuleAction, Scope

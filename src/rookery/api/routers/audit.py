@@ -11,12 +11,12 @@ import msgspec
 from fastapi import APIRouter, Query
 from starlette.responses import Response, StreamingResponse
 
-from rookery.api import tables
-from rookery.api.caller import CallerDep
-from rookery.api.parts import ApiParts
+from rookery.api import csv_reports
+from rookery.api.csv_reports import Format
+from rookery.api.query_times import utc
+from rookery.api.request_context import CallerDep
 from rookery.api.routes import Page, Routes, answer
-from rookery.api.tables import Format
-from rookery.api.times import utc
+from rookery.api.services import ApiParts
 from rookery.store.authorized.reports import Reports
 from rookery.store.people.audit import MAX_LIMIT, Entry, EntryFilter, EntryPage
 
@@ -53,7 +53,7 @@ def router(parts: ApiParts) -> APIRouter:
             first = await caller.store.reports.audit(wanted, limit=MAX_LIMIT)
             lines = _csv(caller.store.reports, wanted, first)
             headers = {"Content-Disposition": 'attachment; filename="audit.csv"'}
-            return StreamingResponse(lines, headers=headers, media_type=tables.MEDIA_TYPE)
+            return StreamingResponse(lines, headers=headers, media_type=csv_reports.MEDIA_TYPE)
         page = await caller.store.reports.audit(wanted, limit=limit, cursor=cursor)
         return answer(Page(page.entries, page.next_cursor))
 
@@ -61,9 +61,9 @@ def router(parts: ApiParts) -> APIRouter:
 
 
 async def _csv(reports: Reports, wanted: EntryFilter, page: EntryPage) -> AsyncIterator[bytes]:
-    yield tables.rows([Entry.__struct_fields__])
+    yield csv_reports.rows([Entry.__struct_fields__])
     while True:
-        yield tables.rows(msgspec.structs.astuple(entry) for entry in page.entries)
+        yield csv_reports.rows(msgspec.structs.astuple(entry) for entry in page.entries)
         if page.next_cursor is None:
             return
         page = await reports.audit(wanted, limit=MAX_LIMIT, cursor=page.next_cursor)

@@ -12,15 +12,15 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rookery.api import cookies, strangers
+from rookery.api import cookies, login_limits
 from rookery.api.account_fields import NewPassword, TypedPassword
-from rookery.api.bodies import Body
-from rookery.api.caller import CallerDep
-from rookery.api.edge import bearer, is_secure
 from rookery.api.errors import ApiError
-from rookery.api.parts import ApiParts
+from rookery.api.login_limits import LoginView
+from rookery.api.middleware import bearer, is_secure
+from rookery.api.request_bodies import Body
+from rookery.api.request_context import CallerDep
 from rookery.api.routes import Items, Routes, answer, nothing
-from rookery.api.strangers import LoginView
+from rookery.api.services import ApiParts
 from rookery.store.db.hints import AccessHint
 from rookery.store.people import one_time_links
 from rookery.store.people.errors import Forbidden, LinkInvalid, SessionNotFound
@@ -80,7 +80,7 @@ def router(parts: ApiParts) -> APIRouter:
     @routes.post("/auth/login", "auth.login", returns=LoginView, body=LoginBody, errors=(401, 403, 409), is_public=True)
     async def log_in(request: Request) -> Response:
         """Open a session. Whatever is wrong, the answer is the same; after five failures each try has to wait."""
-        body = await strangers.read(request, LoginBody, parts)
+        body = await login_limits.read(request, LoginBody, parts)
         # Programs may send `Sec-Fetch-Mode`, as the fetch of Node.js does. Only a browser names the site of its page.
         is_page = request.headers.get("sec-fetch-site") == "same-origin"
         if is_page and "stay_signed_in" not in body.model_fields_set:
@@ -91,9 +91,9 @@ def router(parts: ApiParts) -> APIRouter:
                 "This page is older than the server. Reload it, then log in. Pages send `stay_signed_in`.",
             )
         done = await parts.logins.log_in(
-            body.login, body.password, stays=body.stay_signed_in, request=strangers.info(request)
+            body.login, body.password, stays=body.stay_signed_in, request=login_limits.info(request)
         )
-        return strangers.welcome(request, parts, done.user, session=done.session)
+        return login_limits.welcome(request, parts, done.user, session=done.session)
 
     @routes.post("/auth/logout", "auth.logout")
     async def log_out(caller: CallerDep, request: Request) -> Response:
@@ -156,10 +156,10 @@ def router(parts: ApiParts) -> APIRouter:
     @routes.post("/auth/link", "links.use", returns=LoginView, body=LinkBody, errors=(401, 403), is_public=True)
     async def use_link(request: Request) -> Response:
         """Choose a password by a one-time link, and be logged in. All sessions and API tokens of before end."""
-        body = await strangers.read(request, LinkBody, parts)
-        done = await parts.logins.choose_password(body.token, body.password, request=strangers.info(request))
+        body = await login_limits.read(request, LinkBody, parts)
+        done = await parts.logins.choose_password(body.token, body.password, request=login_limits.info(request))
         parts.publisher.publish([AccessHint(kind="user", id=str(done.user.id))])
-        return strangers.welcome(request, parts, done.user, session=done.session)
+        return login_limits.welcome(request, parts, done.user, session=done.session)
 
     def _no_cookie(request: Request) -> str:
         return cookies.forget(secure=is_secure(request, parts))

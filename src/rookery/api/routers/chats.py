@@ -11,14 +11,15 @@ from fastapi import APIRouter, Query
 from pydantic import Field, StrictInt
 from starlette.responses import Response
 
-from rookery.api import bodies, choosing, content, headers
-from rookery.api.bodies import Body
-from rookery.api.caller import Caller, CallerDep
-from rookery.api.content import Content, Labels, ServerIds, SystemPrompt, Title, Tools
-from rookery.api.edge import PREFIX
-from rookery.api.limits import Limit
-from rookery.api.parts import ApiParts
+from rookery.api import headers, model_choice, request_bodies
+from rookery.api import message_content as content
+from rookery.api.message_content import Content, Labels, ServerIds, SystemPrompt, Title, Tools
+from rookery.api.middleware import PREFIX
+from rookery.api.rate_limits import Limit
+from rookery.api.request_bodies import Body
+from rookery.api.request_context import Caller, CallerDep
 from rookery.api.routes import Routes, answer, nothing
+from rookery.api.services import ApiParts
 from rookery.domain.access.rights import Action, Resource, Scope, has_scope
 from rookery.domain.chat import first_rows
 from rookery.domain.chat.messages import ChatId, Effort, MessageId, NewMessage, Role
@@ -103,7 +104,7 @@ def router(parts: ApiParts) -> APIRouter:
         caller.take(Limit.CREATE_CHAT)
         may = _may_create(caller)
         body = await caller.read(CreateBody, may=may)
-        async with choosing.after(may):
+        async with model_choice.after(may):
             request = _request(caller)
             if request is not None and (replayed := await caller.store.turns.find_answer(request)) is not None:
                 return _created(replayed)
@@ -147,7 +148,7 @@ def router(parts: ApiParts) -> APIRouter:
         """Change what is given, all of it or nothing. Archiving moves the whole family."""
         may = _may_patch(caller, chat)
         body = await caller.read(PatchBody, may=may)
-        async with choosing.after(may):
+        async with model_choice.after(may):
             if "model_config_id" in body.given:
                 await _check_model(parts, caller, ChatId(chat), body.model_config_id)
         given = {name: getattr(body, name) for name in body.given}
@@ -174,7 +175,9 @@ def router(parts: ApiParts) -> APIRouter:
 
 async def _spec(parts: ApiParts, caller: Caller, body: CreateBody) -> ChatSpec:
     said = await content.resolved(caller, body.content)
-    model_config_id, effort = await choosing.for_new_chat(parts, caller, body.model_config_id, body.reasoning_effort)
+    model_config_id, effort = await model_choice.for_new_chat(
+        parts, caller, body.model_config_id, body.reasoning_effort
+    )
     first = NewMessage(
         role=Role.USER,
         content=said,
@@ -202,14 +205,18 @@ async def _spec(parts: ApiParts, caller: Caller, body: CreateBody) -> ChatSpec:
 
 async def _check_model(parts: ApiParts, caller: Caller, chat_id: ChatId, model_config_id: UUID) -> None:
     """A model for the next turns. The one that the chat has already may stay, though it was switched off since."""
-    models = await choosing.chooser(parts, caller)
+    models = await model_choice.chooser(parts, caller)
     if not models.is_usable(model_config_id):
         models.check(model_config_id, current=(await caller.store.chats.get(chat_id)).last_model_config_id)
 
 
 def _request(caller: Caller) -> idempotency.Request | None:
     key = caller.connection.headers.get(IDEMPOTENCY_KEY)
-    return None if key is None else idempotency.Request(caller.user.id, key, OPERATION, bodies.kept(caller.connection))
+    return (
+        None
+        if key is None
+        else idempotency.Request(caller.user.id, key, OPERATION, request_bodies.kept(caller.connection))
+    )
 
 
 def _encoded(made: CreatedChat) -> bytes:
@@ -240,7 +247,7 @@ def _may_patch(caller: Caller, chat: UUID) -> Callable[[], Awaitable[object]]:
     """The rights that the members of the body need, whatever their values are."""
 
     async def check() -> None:
-        for action in _actions(bodies.kept(caller.connection)):
+        for action in _actions(request_bodies.kept(caller.connection)):
             await caller.store.chats.require(ChatId(chat), action)
 
     return check

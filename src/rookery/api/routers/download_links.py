@@ -10,10 +10,10 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from rookery.api import download_links
-from rookery.api.caller import CallerDep
 from rookery.api.errors import BadFields, FieldError
-from rookery.api.parts import ApiParts
+from rookery.api.request_context import CallerDep
 from rookery.api.routes import Items, Routes, answer
+from rookery.api.services import ApiParts
 from rookery.store.people import signed_links
 from rookery.store.people.errors import Forbidden
 

@@ -15,13 +15,13 @@ from fastapi import APIRouter
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
-from rookery.api import download_links, downloads, headers
-from rookery.api.caller import CallerDep
-from rookery.api.edge import PREFIX, is_secure
+from rookery.api import download_links, file_links, headers
 from rookery.api.errors import NO_STORE, ApiError
-from rookery.api.limits import Limit
-from rookery.api.parts import ApiParts
+from rookery.api.middleware import PREFIX, is_secure
+from rookery.api.rate_limits import Limit
+from rookery.api.request_context import CallerDep
 from rookery.api.routes import Routes, answer, nothing
+from rookery.api.services import ApiParts
 from rookery.domain.access.rights import Action, Resource, Scope, UserActor, has_scope
 from rookery.domain.chat.errors import ChatError, InvalidInput
 from rookery.domain.content import uploads
@@ -134,8 +134,8 @@ def router(parts: ApiParts) -> APIRouter:
             ) from None
         if parts.ring is None:
             raise KeysMissing
-        expires_at = downloads.expiry(parts.clock.now())
-        token = downloads.sign(parts.ring.subkey("download"), file, user_id=caller.user.id, expires_at=expires_at)
+        expires_at = file_links.expiry(parts.clock.now())
+        token = file_links.sign(parts.ring.subkey("download"), file, user_id=caller.user.id, expires_at=expires_at)
         view = DownloadView(
             url=f"{_base(parts, request)}{PREFIX}/files/{file}/download?token={token}",
             expires_at=expires_at,
@@ -182,7 +182,7 @@ async def _signer(parts: ApiParts, token: str, file_id: UUID) -> UserActor:
     """Whoever made the address, as they are now: what they lost since, the address has lost with them."""
     user_id = None
     if parts.ring is not None:
-        user_id = downloads.verify(parts.ring.subkey("download"), token, file_id=file_id, now=parts.clock.now())
+        user_id = file_links.verify(parts.ring.subkey("download"), token, file_id=file_id, now=parts.clock.now())
     if user_id is None:
         raise FileNotFound(file_id)
     async with parts.pool.acquire() as conn:

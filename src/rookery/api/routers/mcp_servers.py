@@ -10,10 +10,10 @@ import msgspec
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from rookery.api.bodies import Body
-from rookery.api.caller import CallerDep
-from rookery.api.parts import ApiParts
+from rookery.api.request_bodies import Body
+from rookery.api.request_context import CallerDep
 from rookery.api.routes import Items, Routes, answer
+from rookery.api.services import ApiParts
 from rookery.domain.chat.mcp_consent import McpDecision, McpState, visible
 from rookery.store.workspaces.mcp_consents import NamedServer
 

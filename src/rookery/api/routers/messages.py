@@ -10,14 +10,15 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 from starlette.responses import Response
 
-from rookery.api import answers, bodies, choosing, client_results, content, headers
-from rookery.api.answers import EditView, MessagesView, SendView
-from rookery.api.bodies import Body, rule
-from rookery.api.caller import CallerDep
-from rookery.api.content import Content, ServerIds
-from rookery.api.parts import ApiParts
+from rookery.api import client_results, headers, message_bodies, model_choice, request_bodies
+from rookery.api import message_content as content
+from rookery.api.message_bodies import EditView, MessagesView, SendView
+from rookery.api.message_content import Content, ServerIds
+from rookery.api.request_bodies import Body, rule
+from rookery.api.request_context import CallerDep
 from rookery.api.routers.chats import IDEMPOTENCY_KEY
 from rookery.api.routes import Items, Routes, answer, nothing
+from rookery.api.services import ApiParts
 from rookery.domain.access.rights import Action
 from rookery.domain.chat import messages as message_rules
 from rookery.domain.chat.messages import ChatId, Effort, MessageId, NewQueuedMessage
@@ -101,7 +102,7 @@ def router(parts: ApiParts) -> APIRouter:
         found = await caller.store.messages.list(
             ChatId(chat), limit=limit, before_id=before_id, after_id=after_id, around_id=around_id
         )
-        return answer(answers.page(found, is_around=around_id is not None))
+        return answer(message_bodies.page(found, is_around=around_id is not None))
 
     @routes.get(
         "/chats/{chat}/messages/{message}",
@@ -132,9 +133,9 @@ def router(parts: ApiParts) -> APIRouter:
         body = await caller.read(SendBody, may=may)
         client_id = body.client_id or caller.connection.headers.get(IDEMPOTENCY_KEY)
         try:
-            async with choosing.after(may):
+            async with model_choice.after(may):
                 said = await content.resolved(caller, body.content)
-                chooser = await choosing.chooser(parts, caller)
+                chooser = await model_choice.chooser(parts, caller)
                 model = None if body.model_config_id is None else chooser.named(body.model_config_id)
             message = NewQueuedMessage(
                 content=said,
@@ -151,12 +152,12 @@ def router(parts: ApiParts) -> APIRouter:
                 mcp_server_ids=body.mcp_server_ids,
                 choose=chooser.for_message() if model is None else None,
             )
-        except choosing.REFUSALS:
+        except model_choice.REFUSALS:
             # A repeat is answered as the first was: what has gone since, a model or a file, was there when it was sent.
             if client_id is None or (before := await caller.store.turns.find_sent(ChatId(chat), client_id)) is None:
                 raise
             sent = before
-        return answer(answers.sent(sent))
+        return answer(message_bodies.sent(sent))
 
     @routes.patch(
         "/chats/{chat}/messages/{message}", "messages.edit", returns=EditView, body=EditBody, errors=(404, 409)
@@ -165,13 +166,13 @@ def router(parts: ApiParts) -> APIRouter:
         """Replace a message of the user. It and all after it go, and so does the queue; the new one runs."""
         may = caller.may(chat, Action.DRIVE)
         body = await caller.read(EditBody, may=may)
-        async with choosing.after(may):
+        async with model_choice.after(may):
             said = await content.resolved(caller, body.content)
-            choose = (await choosing.chooser(parts, caller)).for_edit(body.model_config_id)
+            choose = (await model_choice.chooser(parts, caller)).for_edit(body.model_config_id)
         edited = await caller.store.turns.edit(
             ChatId(chat), MessageId(message), content=said, reasoning_effort=body.reasoning_effort, choose=choose
         )
-        return answer(answers.edited(edited))
+        return answer(message_bodies.edited(edited))
 
     @routes.post("/chats/{chat}/tool-results", "messages.submit_tool_results", body=ToolResultsBody, errors=(404, 409))
     async def submit_results(caller: CallerDep, chat: UUID) -> Response:
@@ -179,7 +180,7 @@ def router(parts: ApiParts) -> APIRouter:
         whole in the chat's workspace if it has one that answers."""
         may = caller.may(chat, Action.DRIVE)
         body = await caller.read(ToolResultsBody, may=may, limit=MAX_RESULTS_BYTES)
-        outputs = msgspec.json.decode(bodies.kept(caller.connection), type=_Results).results
+        outputs = msgspec.json.decode(request_bodies.kept(caller.connection), type=_Results).results
         results = [
             SubmittedResult(each.tool_call_id, bytes(raw.output).decode(), each.is_error)
             for each, raw in zip(body.results, outputs, strict=True)

@@ -13,11 +13,11 @@ from fastapi import APIRouter
 from pydantic import Field
 from starlette.responses import Response
 
-from rookery.api import headers, masks
-from rookery.api.bodies import Body
-from rookery.api.caller import CallerDep
-from rookery.api.parts import ApiParts
+from rookery.api import headers, masked_headers
+from rookery.api.request_bodies import Body
+from rookery.api.request_context import CallerDep
 from rookery.api.routes import Items, Routes, answer, nothing
+from rookery.api.services import ApiParts
 from rookery.domain.chat.messages import Effort
 from rookery.llm import efforts
 from rookery.models.directory import windows_of
@@ -135,7 +135,7 @@ def router(parts: ApiParts) -> APIRouter:
         body = await caller.read(ModelConfigCreate, may=caller.store.models.require)
         await caller.store.models.require()
         given = {name: getattr(body, name) for name in body.given}
-        draft = ModelConfigDraft(**{**given, "options": masks.restored(body.options)})
+        draft = ModelConfigDraft(**{**given, "options": masked_headers.restored(body.options)})
         made = await caller.store.models.create(draft)
         return answer(await _view(made), 201, Location=f"/api/v1/model-configs/{made.config.id}")
 
@@ -158,7 +158,7 @@ def router(parts: ApiParts) -> APIRouter:
         if "options" in given:
             await caller.store.models.require(model_config)
             known = (await caller.store.models.get(model_config)).config
-            given["options"] = masks.restored(body.options, known.options.headers)
+            given["options"] = masked_headers.restored(body.options, known.options.headers)
         return answer(await _view(await caller.store.models.update(model_config, ModelConfigPatch(**given))))
 
     @routes.delete("/model-configs/{model_config}", "model_configs.delete", errors=(404,))
@@ -185,7 +185,7 @@ async def _view(known: KnownModel) -> ModelConfigView:
     # Beside the loop: the first look into the table loads it.
     window = await asyncio.to_thread(_window, known)
     fields = {name: getattr(config, name) for name in ModelConfigView.__struct_fields__ if hasattr(config, name)}
-    fields["options"] = masks.shown(config.options)
+    fields["options"] = masked_headers.shown(config.options)
     return ModelConfigView(
         **fields, window=window, reasoning_efforts=efforts.selectable(config.options.reasoning_effort)
     )

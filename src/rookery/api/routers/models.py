@@ -8,9 +8,9 @@ import msgspec
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from rookery.api.caller import CallerDep
-from rookery.api.parts import ApiParts
+from rookery.api.request_context import CallerDep
 from rookery.api.routes import Routes, answer
+from rookery.api.services import ApiParts
 from rookery.domain.chat.messages import Effort
 from rookery.llm import efforts
 from rookery.store.authorized.settings import PublicModel

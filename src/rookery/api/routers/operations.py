@@ -10,9 +10,9 @@ import msgspec
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from rookery.api.caller import CallerDep
-from rookery.api.parts import ApiParts
+from rookery.api.request_context import CallerDep
 from rookery.api.routes import Items, Routes, answer
+from rookery.api.services import ApiParts
 from rookery.store.db.job_runs import JobOutcome, JobRun
 from rookery.store.db.replicas import ReplicaState
 

@@ -9,10 +9,10 @@ from fastapi import APIRouter
 from pydantic import Field, SecretStr
 from starlette.responses import Response
 
-from rookery.api.bodies import Body
-from rookery.api.caller import CallerDep
-from rookery.api.parts import ApiParts
+from rookery.api.request_bodies import Body
+from rookery.api.request_context import CallerDep
 from rookery.api.routes import Items, Routes, answer, nothing
+from rookery.api.services import ApiParts
 from rookery.runtime.secret_str import SecretStr as Key
 from rookery.store.models.providers import MAX_KEY_BYTES
 from rookery.store.models.user_keys import KeyStatus

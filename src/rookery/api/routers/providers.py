@@ -14,12 +14,12 @@ from fastapi import APIRouter
 from pydantic import Field, SecretStr
 from starlette.responses import Response
 
-from rookery.api import headers, masks
-from rookery.api.bodies import Body
-from rookery.api.caller import Caller, CallerDep
+from rookery.api import headers, masked_headers
 from rookery.api.errors import ApiError
-from rookery.api.parts import ApiParts
+from rookery.api.request_bodies import Body
+from rookery.api.request_context import Caller, CallerDep
 from rookery.api.routes import Items, Routes, answer, nothing
+from rookery.api.services import ApiParts
 from rookery.domain.models.options import ProviderType
 from rookery.models import probe
 from rookery.runtime.secret_str import SecretStr as Key
@@ -120,7 +120,7 @@ def router(parts: ApiParts) -> APIRouter:
         body = await caller.read(ProviderCreate, may=caller.store.providers.require)
         await caller.store.providers.require()
         given = _given(body)
-        given["options"] = masks.restored(body.options)
+        given["options"] = masked_headers.restored(body.options)
         made = await caller.store.providers.create(ProviderDraft(**given))
         return answer(await _view(made), 201, Location=f"/api/v1/model-providers/{made.id}")
 
@@ -143,7 +143,7 @@ def router(parts: ApiParts) -> APIRouter:
         if "options" in given:
             await caller.store.providers.require(provider)
             known = await caller.store.providers.get(provider)
-            given["options"] = masks.restored(body.options, known.options.headers)
+            given["options"] = masked_headers.restored(body.options, known.options.headers)
         return answer(await _view(await caller.store.providers.update(provider, ProviderPatch(**given))))
 
     @routes.delete("/model-providers/{provider}", "providers.delete", errors=(404, 409))
@@ -201,7 +201,7 @@ def router(parts: ApiParts) -> APIRouter:
             base_url=provider.base_url,
             enabled=provider.enabled,
             source=provider.source,
-            options=masks.shown(provider.options),
+            options=masked_headers.shown(provider.options),
             send_correlation=provider.send_correlation,
             has_key=has_key,
             central_key_enabled=provider.central_key_enabled,

@@ -9,13 +9,14 @@ from msgspec import UNSET
 from pydantic import Field
 from starlette.responses import Response
 
-from rookery.api import answers, choosing, content, headers
-from rookery.api.answers import PromoteView, QueueView
-from rookery.api.bodies import Body
-from rookery.api.caller import CallerDep
-from rookery.api.content import Content
-from rookery.api.parts import ApiParts
+from rookery.api import headers, message_bodies, model_choice
+from rookery.api import message_content as content
+from rookery.api.message_bodies import PromoteView, QueueView
+from rookery.api.message_content import Content
+from rookery.api.request_bodies import Body
+from rookery.api.request_context import CallerDep
 from rookery.api.routes import Routes, answer, nothing
+from rookery.api.services import ApiParts
 from rookery.domain.access.rights import Action
 from rookery.domain.chat.messages import ChatId, Effort, QueuedMessageId
 from rookery.stream import views
@@ -42,7 +43,7 @@ def router(parts: ApiParts) -> APIRouter:
     @routes.get("/chats/{chat}/queue", "queue.list", returns=QueueView, errors=(404,), takes=[headers.BREAK_GLASS])
     async def list_queue(caller: CallerDep, chat: UUID) -> Response:
         """The messages that wait, in their order."""
-        return answer(answers.queue(await caller.store.messages.list_queue(ChatId(chat))))
+        return answer(message_bodies.queue(await caller.store.messages.list_queue(ChatId(chat))))
 
     @routes.delete("/chats/{chat}/queue/{queued}", "queue.delete", errors=(404, 409))
     async def delete(caller: CallerDep, chat: UUID, queued: int) -> Response:
@@ -61,10 +62,10 @@ def router(parts: ApiParts) -> APIRouter:
     )
     async def promote(caller: CallerDep, chat: UUID, queued: int) -> Response:
         """Let it be the next: at once where nothing runs, else by interrupting what does."""
-        async with choosing.after(caller.may(chat, Action.DRIVE)):
-            await choosing.check_spend(parts, caller, ChatId(chat))
+        async with model_choice.after(caller.may(chat, Action.DRIVE)):
+            await model_choice.check_spend(parts, caller, ChatId(chat))
         promoted = await caller.store.turns.promote_queued(ChatId(chat), QueuedMessageId(queued))
-        return answer(answers.promoted(promoted), 202)
+        return answer(message_bodies.promoted(promoted), 202)
 
     @routes.post("/chats/{chat}/queue/{queued}/move", "queue.move", returns=QueueView, body=MoveBody, errors=(404, 409))
     async def move(caller: CallerDep, chat: UUID, queued: int) -> Response:
@@ -72,7 +73,9 @@ def router(parts: ApiParts) -> APIRouter:
         body = await caller.read(MoveBody, may=caller.may(chat, Action.DRIVE))
         before = None if body.before is None else QueuedMessageId(body.before)
         return answer(
-            answers.queue(await caller.store.turns.move_queued(ChatId(chat), QueuedMessageId(queued), before=before))
+            message_bodies.queue(
+                await caller.store.turns.move_queued(ChatId(chat), QueuedMessageId(queued), before=before)
+            )
         )
 
     @routes.patch(
@@ -86,11 +89,11 @@ def router(parts: ApiParts) -> APIRouter:
         """Change what it says, or who is to answer it. One that was sent meanwhile is not there any more."""
         may = caller.may(chat, Action.DRIVE)
         body = await caller.read(QueuedPatchBody, may=may)
-        async with choosing.after(may):
+        async with model_choice.after(may):
             said = await content.resolved(caller, body.content) if "content" in body.given else None
             model = body.model_config_id if "model_config_id" in body.given else None
             if model is not None:
-                (await choosing.chooser(parts, caller)).check(model)
+                (await model_choice.chooser(parts, caller)).check(model)
         edited = await caller.store.turns.edit_queued(
             ChatId(chat),
             QueuedMessageId(queued),

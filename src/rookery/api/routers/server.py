@@ -12,9 +12,9 @@ from starlette.responses import Response
 
 from rookery import __version__
 from rookery.api import openapi
-from rookery.api.caller import CallerDep
-from rookery.api.parts import ApiParts
+from rookery.api.request_context import CallerDep
 from rookery.api.routes import Routes, answer
+from rookery.api.services import ApiParts
 from rookery.store.db import migrate
 
 API_VERSION = 1

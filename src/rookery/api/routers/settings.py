@@ -17,12 +17,12 @@ from msgspec import UNSET, UnsetType
 from pydantic import Field
 from starlette.responses import Response
 
-from rookery.api.bodies import Body
-from rookery.api.caller import Caller, CallerDep
 from rookery.api.errors import BadFields, FieldError
-from rookery.api.parts import ApiParts
+from rookery.api.request_bodies import Body
+from rookery.api.request_context import Caller, CallerDep
 from rookery.api.routers.approvals import RulesList
 from rookery.api.routes import Routes, answer
+from rookery.api.services import ApiParts
 from rookery.domain.access.rights import Action, Resource, Role, has_scope
 from rookery.domain.chat import approvals
 from rookery.domain.chat.approvals import Rule

@@ -8,13 +8,13 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rookery.api import bodies, strangers
+from rookery.api import login_limits, request_bodies
 from rookery.api.account_fields import Email, Name, NewPassword, Username
-from rookery.api.bodies import Body
 from rookery.api.errors import ApiError
-from rookery.api.parts import ApiParts
+from rookery.api.login_limits import LoginView
+from rookery.api.request_bodies import Body
 from rookery.api.routes import Routes, answer
-from rookery.api.strangers import LoginView
+from rookery.api.services import ApiParts
 from rookery.store.people import first_admin
 from rookery.store.people.users import UserDraft
 
@@ -55,9 +55,9 @@ def router(parts: ApiParts) -> APIRouter:
     )
     async def complete(request: Request) -> Response:
         """Make the first administrator and log them in; once."""
-        data = await strangers.read_bytes(request, parts)
+        data = await login_limits.read_bytes(request, parts)
         try:
-            body = bodies.parse(SetupBody, data)
+            body = request_bodies.parse(SetupBody, data)
         except ApiError:
             await _require_token(data)
             raise
@@ -68,11 +68,11 @@ def router(parts: ApiParts) -> APIRouter:
             draft=UserDraft(email=body.email, username=body.username, name=body.name),
             password=body.password,
             clock=parts.clock,
-            request=strangers.info(request),
+            request=login_limits.info(request),
         )
         # It would be removed at the next start as well; a secret that is spent need not lie about until then.
         first_admin.forget_file(parts.data_dir)
-        return strangers.welcome(request, parts, done.user, session=done.session, status=201)
+        return login_limits.welcome(request, parts, done.user, session=done.session, status=201)
 
     async def _require_token(data: bytes) -> None:
         """Somebody with a wrong token, or too late, is told that and nothing about the rest."""

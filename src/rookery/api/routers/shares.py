@@ -12,10 +12,10 @@ from msgspec import UNSET
 from pydantic import Field
 from starlette.responses import Response
 
-from rookery.api.bodies import Body
-from rookery.api.caller import CallerDep
-from rookery.api.parts import ApiParts
+from rookery.api.request_bodies import Body
+from rookery.api.request_context import CallerDep
 from rookery.api.routes import Items, Routes, answer, nothing
+from rookery.api.services import ApiParts
 from rookery.domain.access.rights import Action
 from rookery.domain.chat.messages import ChatId
 from rookery.store.chats.shares import Share, SharePatch

@@ -15,11 +15,11 @@ from msgspec import UNSET, UnsetType
 from pydantic import Field
 from starlette.responses import Response
 
-from rookery.api.bodies import Body
-from rookery.api.caller import Caller, CallerDep
 from rookery.api.errors import BadFields, FieldError
-from rookery.api.parts import ApiParts
+from rookery.api.request_bodies import Body
+from rookery.api.request_context import Caller, CallerDep
 from rookery.api.routes import Items, Routes, answer, nothing
+from rookery.api.services import ApiParts
 from rookery.domain.access.rights import Action, Resource, Role, has_scope
 from rookery.domain.chat.messages import check_storable
 from rookery.store.workspaces.templates import MAX_ARCHIVE_BYTES, Template, TemplatePatch

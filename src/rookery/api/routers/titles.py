@@ -9,12 +9,12 @@ import msgspec
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from rookery.api import choosing
-from rookery.api.caller import Caller, CallerDep
+from rookery.api import model_choice
 from rookery.api.errors import ApiError
-from rookery.api.limits import Limit
-from rookery.api.parts import ApiParts
+from rookery.api.rate_limits import Limit
+from rookery.api.request_context import Caller, CallerDep
 from rookery.api.routes import Routes, answer
+from rookery.api.services import ApiParts
 from rookery.domain.access.rights import Action
 from rookery.domain.chat import parts as content
 from rookery.domain.chat import titles
@@ -66,8 +66,8 @@ def router(parts: ApiParts) -> APIRouter:
 async def _admitted(parts: ApiParts, caller: Caller, chat_id: ChatId) -> Titled:
     caller.take(Limit.TITLE)
     titled = await caller.store.turns.find_titled(chat_id)
-    async with choosing.after(caller.may(chat_id, Action.DRIVE)):
-        await choosing.check_spend(parts, caller, chat_id)
+    async with model_choice.after(caller.may(chat_id, Action.DRIVE)):
+        await model_choice.check_spend(parts, caller, chat_id)
     return titled
 
 

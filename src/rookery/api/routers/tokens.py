@@ -11,10 +11,10 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 from starlette.responses import Response
 
-from rookery.api.bodies import Body
-from rookery.api.caller import CallerDep
-from rookery.api.parts import ApiParts
+from rookery.api.request_bodies import Body
+from rookery.api.request_context import CallerDep
 from rookery.api.routes import Items, Routes, answer, nothing
+from rookery.api.services import ApiParts
 from rookery.domain.access.rights import Scope
 from rookery.store.people import tokens
 from rookery.store.people.tokens import Token

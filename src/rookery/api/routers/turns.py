@@ -8,11 +8,11 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rookery.api import choosing
-from rookery.api.bodies import Body
-from rookery.api.caller import CallerDep
-from rookery.api.parts import ApiParts
+from rookery.api import model_choice
+from rookery.api.request_bodies import Body
+from rookery.api.request_context import CallerDep
 from rookery.api.routes import Routes, answer
+from rookery.api.services import ApiParts
 from rookery.domain.access.rights import Action
 from rookery.domain.chat.messages import ChatId
 from rookery.store.chats.chat_views import ChatView
@@ -50,8 +50,8 @@ def router(parts: ApiParts) -> APIRouter:
     @routes.post("/chats/{chat}/compact", "turns.compact", returns=ChatView, errors=(404, 409))
     async def compact(caller: CallerDep, chat: UUID) -> Response:
         """Summarise the history, to make room."""
-        async with choosing.after(caller.may(chat, Action.DRIVE)):
-            await choosing.check_spend(parts, caller, ChatId(chat))
+        async with model_choice.after(caller.may(chat, Action.DRIVE)):
+            await model_choice.check_spend(parts, caller, ChatId(chat))
         return answer((await caller.store.turns.compact(ChatId(chat))).view)
 
     @routes.post("/chats/{chat}/reconcile-invalid", "turns.reconcile", returns=ChatView, errors=(404, 409))

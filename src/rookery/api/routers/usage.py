@@ -10,12 +10,12 @@ import msgspec
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from rookery.api import headers, tables
-from rookery.api.caller import Caller, CallerDep
-from rookery.api.parts import ApiParts
+from rookery.api import csv_reports, headers
+from rookery.api.csv_reports import Format
+from rookery.api.query_times import utc
+from rookery.api.request_context import Caller, CallerDep
 from rookery.api.routes import Routes, answer
-from rookery.api.tables import Format
-from rookery.api.times import utc
+from rookery.api.services import ApiParts
 from rookery.domain.access.rights import Role
 from rookery.domain.chat.messages import ChatId
 from rookery.store.authorized.reports import UsageReport
@@ -188,4 +188,4 @@ def _csv(rows: tuple[UsageRow, ...], group_by: GroupBy) -> Response:
         counted = (row.cost_micros, row.request_count, row.unpriced_request_count)
         lines.append((row.key, row.name, *counted, *msgspec.structs.astuple(row.tokens), row.runtime_ms))
     headers = {"Content-Disposition": 'attachment; filename="usage.csv"'}
-    return Response(tables.rows(lines), headers=headers, media_type=tables.MEDIA_TYPE)
+    return Response(csv_reports.rows(lines), headers=headers, media_type=csv_reports.MEDIA_TYPE)

@@ -15,11 +15,11 @@ from starlette.responses import Response
 
 from rookery.api import headers
 from rookery.api.account_fields import Email, Name, NewPassword, Username
-from rookery.api.bodies import Body
-from rookery.api.caller import CallerDep
-from rookery.api.edge import PREFIX
-from rookery.api.parts import ApiParts
+from rookery.api.middleware import PREFIX
+from rookery.api.request_bodies import Body
+from rookery.api.request_context import CallerDep
 from rookery.api.routes import Items, Page, Routes, answer, nothing
+from rookery.api.services import ApiParts
 from rookery.domain.access import rights
 from rookery.domain.access.rights import Action, Resource, Role, UserActor, Verdict
 from rookery.store.people.accesses import AccessNotice, AccessPage

@@ -10,11 +10,11 @@ import msgspec
 from fastapi import APIRouter
 from starlette.responses import Response, StreamingResponse
 
-from rookery.api.caller import Caller, CallerDep
-from rookery.api.parts import ApiParts
+from rookery.api.request_context import Caller, CallerDep
 from rookery.api.routes import Routes, answer
+from rookery.api.services import ApiParts
 from rookery.store.workspaces.operations import Operation
-from rookery.stream.guard import Grant, Right
+from rookery.stream.access_monitor import Grant, Right
 
 TEXT = "text/plain; charset=utf-8"
 EVENTS = "text/event-stream"

@@ -16,13 +16,13 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 from starlette.responses import Response
 
-from rookery.api import bodies, headers
-from rookery.api.bodies import Body, rule
-from rookery.api.caller import Caller, CallerDep
-from rookery.api.edge import PREFIX
-from rookery.api.parts import ApiParts
+from rookery.api import headers, request_bodies
+from rookery.api.middleware import PREFIX
+from rookery.api.request_bodies import Body, rule
+from rookery.api.request_context import Caller, CallerDep
 from rookery.api.routers.workspace_operations import OperationView, operation_view
 from rookery.api.routes import Page, Routes, answer
+from rookery.api.services import ApiParts
 from rookery.domain.access.rights import Action, Resource, Scope, has_scope
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import check_storable
@@ -312,7 +312,11 @@ async def _requested(caller: Caller, made: Requested, *, now: datetime) -> Respo
 
 def _request(caller: Caller) -> idempotency.Request | None:
     key = caller.connection.headers.get("idempotency-key")
-    return None if key is None else idempotency.Request(caller.user.id, key, OPERATION, bodies.kept(caller.connection))
+    return (
+        None
+        if key is None
+        else idempotency.Request(caller.user.id, key, OPERATION, request_bodies.kept(caller.connection))
+    )
 
 
 def _location(workspace_id: UUID) -> str:

@@ -24,10 +24,10 @@ from rookery import __version__
 from rookery.live.feeds import EndReason, Feed, Subscription
 from rookery.live.part_buffer import EpisodeKey
 from rookery.runtime.clock import Clock
+from rookery.server.listener import INTERNAL_MAX_BYTES, PING_SECONDS
 from rookery.store.db.errors import StoreError
 from rookery.store.db.replicas import Replica
-from rookery.stream.listening import INTERNAL_MAX_BYTES, PING_SECONDS
-from rookery.stream.relay import frames, tokens
+from rookery.stream.relay import dial_tokens, frames
 from rookery.stream.relay.frames import Drop, End, FromViewer, Hello, Parts, Select
 from rookery.telemetry.log import get_logger
 
@@ -218,7 +218,7 @@ class Link:
         if replica is None:
             raise NoWay("The replica has no row.")
         self._stats.dials += 1
-        token = tokens.mint(dialer.key, src=dialer.replica_id, dst=self.worker_id, clock=dialer.clock)
+        token = dial_tokens.mint(dialer.key, src=dialer.replica_id, dst=self.worker_id, clock=dialer.clock)
         options: dict[str, Any] = {
             "additional_headers": {"Authorization": f"Bearer {token}"},
             "compression": None,

@@ -17,14 +17,15 @@ from rookery import __version__
 from rookery.domain.chat.messages import ChatId
 from rookery.live.feeds import EndReason, Subscription
 from rookery.live.part_buffer import EpisodeKey, PartBufferError
+from rookery.server.asgi import Receive, Scope, Send
 from rookery.stream import ws
 from rookery.stream.errors import CloseCode
 from rookery.stream.follow import PartSource
 from rookery.stream.relay import frames
-from rookery.stream.relay.agents import AgentGate, FindAgent, OnCutOff
+from rookery.stream.relay.dial_tokens import TokenCheck, TokenRefused
 from rookery.stream.relay.frames import Drop, End, Hello, Parts, Select
-from rookery.stream.relay.tokens import TokenCheck, TokenRefused
-from rookery.stream.ws import Receive, Refusal, Scope, Send
+from rookery.stream.relay.workspace_agents import AgentGate, FindAgent, OnCutOff
+from rookery.stream.ws import Refusal
 from rookery.telemetry.log import get_logger
 
 log = get_logger("stream.relay")

@@ -16,15 +16,15 @@ from uuid import UUID
 import asyncpg
 
 from rookery.runtime.clock import Clock
+from rookery.server.listener import INTERNAL_MAX_BYTES, remove_dead_sockets, serving, unix_socket
 from rookery.store.db import replicas
 from rookery.store.db.replicas import Replica
 from rookery.stream.follow import PartSource
-from rookery.stream.listening import INTERNAL_MAX_BYTES, remove_dead_sockets, serving, unix_socket
-from rookery.stream.relay.agents import FindAgent, OnCutOff
+from rookery.stream.relay.dial_tokens import TokenCheck
 from rookery.stream.relay.hub import RelayHub
 from rookery.stream.relay.link import Dialer
 from rookery.stream.relay.server import RelayEndpoint
-from rookery.stream.relay.tokens import TokenCheck
+from rookery.stream.relay.workspace_agents import FindAgent, OnCutOff
 
 # As long as the name of the database's socket beside it: where that one fits, this one does.
 _SOCKET_NAME = "r{}.s"

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import asyncpg
 
-from rookery.api.bodies import MAX_BODY_BYTES, READ_SECONDS
-from rookery.api.limits import RateLimits
 from rookery.api.origins import Origins
+from rookery.api.rate_limits import RateLimits
+from rookery.api.request_bodies import MAX_BODY_BYTES, READ_SECONDS
 from rookery.api.routers.health import Health
-from rookery.api.spa import WebApp, packaged
+from rookery.api.web_app import WebApp, packaged
 from rookery.models.connect import Connector
 from rookery.models.directory import Directory
 from rookery.models.secrets import KeyRing

@@ -9,10 +9,10 @@ from uuid import UUID
 from fastapi import Depends
 from starlette.requests import HTTPConnection, Request
 
-from rookery.api import bodies
-from rookery.api.bodies import MAX_BODY_BYTES, READ_SECONDS, Body
+from rookery.api import request_bodies
 from rookery.api.errors import ApiError
-from rookery.api.limits import Limit, RateLimits
+from rookery.api.rate_limits import Limit, RateLimits
+from rookery.api.request_bodies import MAX_BODY_BYTES, READ_SECONDS, Body
 from rookery.domain.access.rights import Action, UserActor
 from rookery.domain.chat.messages import ChatId
 from rookery.runtime.clock import Clock
@@ -128,8 +128,10 @@ class Caller:
         request = self.connection
         assert isinstance(request, Request), "a stream has no body"
         try:
-            bodies.require_json(request)
-            return bodies.parse(model, await self.read_bytes(limit=limit or self.max_body, seconds=self.read_seconds))
+            request_bodies.require_json(request)
+            return request_bodies.parse(
+                model, await self.read_bytes(limit=limit or self.max_body, seconds=self.read_seconds)
+            )
         except ApiError:
             if may is not None:
                 await may()
@@ -143,7 +145,7 @@ class Caller:
         """
         request = self.connection
         assert isinstance(request, Request), "a stream has no body"
-        data = await bodies.read(request, limit=limit, seconds=seconds)
+        data = await request_bodies.read(request, limit=limit, seconds=seconds)
         if self._clock.monotonic() - self._admitted_at > LATE_SECONDS:
             await self._store.require_credential(self.actor, self.credential_id)
         return data

@@ -10,7 +10,7 @@ from fastapi import FastAPI
 
 from rookery.api import openapi
 from rookery.api.application import create_api
-from rookery.api.parts import ApiParts
+from rookery.api.services import ApiParts
 
 
 def describe() -> dict[str, Any]:

@@ -19,12 +19,13 @@ import asyncpg
 from yarl import URL
 
 from rookery.runtime.clock import Clock
+from rookery.server.asgi import Receive, Scope, Send
 from rookery.store.db import replicas
 from rookery.store.db.replicas import ReplicaState
-from rookery.stream.relay import tokens
+from rookery.stream.relay import dial_tokens
+from rookery.stream.relay.dial_tokens import TokenCheck, TokenRefused
 from rookery.stream.relay.link import NoAddress, check_url
-from rookery.stream.relay.tokens import TokenCheck, TokenRefused
-from rookery.stream.ws import Receive, Refusal, Scope, Send
+from rookery.stream.ws import Refusal
 from rookery.telemetry.log import get_logger
 from rookery.workspaces.agent_protocol import AgentLimits, AgentUnixConnector
 from rookery.workspaces.drivers.protocol import Connector, DriverError
@@ -82,7 +83,7 @@ class AgentPeers:
         ]
 
     def mint(self, peer: Peer) -> str:
-        return tokens.mint(self._key, src=self._replica_id, dst=peer.id, clock=self._clock)
+        return dial_tokens.mint(self._key, src=self._replica_id, dst=peer.id, clock=self._clock)
 
 
 def _address(url: str | None) -> str | None:

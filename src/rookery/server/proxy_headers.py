@@ -10,8 +10,8 @@ import hmac
 from collections.abc import Sequence
 from typing import Any
 
-from rookery.stream import guests
-from rookery.stream.ws import Receive, Scope, Send
+from rookery.server import connection_limits
+from rookery.server.asgi import Receive, Scope, Send
 
 _SCHEMES = {"http": "http", "https": "https", "ws": "http", "wss": "https"}
 _OF_WEBSOCKETS = {"http": "ws", "https": "wss"}
@@ -51,8 +51,10 @@ class ProxyHeaders:
         if self._secret is not None:
             is_right = len(shown) == 1 and hmac.compare_digest(shown[0], self._secret)
             # With networks as well, both have to fit.
-            return is_right and (client is None or not self._networks or guests.is_trusted(client[0], self._networks))
-        return client is None or guests.is_trusted(client[0], self._networks)
+            return is_right and (
+                client is None or not self._networks or connection_limits.is_trusted(client[0], self._networks)
+            )
+        return client is None or connection_limits.is_trusted(client[0], self._networks)
 
     def _believe(self, scope: Scope) -> None:
         said = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-proto"]
@@ -62,7 +64,7 @@ class ProxyHeaders:
         # Each proxy adds at the end whom it heard from: the last one that is no proxy of ours is the client.
         for each in reversed([part.strip() for part in ",".join(passed).split(",") if part.strip()]):
             host = _host(each)
-            if not guests.is_trusted(host, self._networks):
+            if not connection_limits.is_trusted(host, self._networks):
                 scope["client"] = (host, 0)
                 return
 

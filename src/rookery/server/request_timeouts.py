@@ -18,8 +18,8 @@ import msgspec
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from rookery.stream import guests
-from rookery.stream.guests import Guests
+from rookery.server import connection_limits
+from rookery.server.connection_limits import Guests
 
 # From the connection, or from the first byte after an answer, until the end of the header block.
 HEAD_SECONDS = 10.0
@@ -46,7 +46,7 @@ class TimelyRequests(H11Protocol):
 
     _head_seconds = HEAD_SECONDS
     _body_seconds = BODY_SECONDS
-    _max_guests = guests.MAX_GUESTS
+    _max_guests = connection_limits.MAX_GUESTS
     _guest_key: str | None = None
     _is_upgraded = False
     _timer: asyncio.TimerHandle | None = None
@@ -97,11 +97,11 @@ class TimelyRequests(H11Protocol):
     def _is_admitted(self) -> bool:
         """Count the connection. False when its address has too many of them, all of which are busy."""
         address, config = self.client[0] if self.client else None, self.config
-        is_proxy = guests.is_trusted(address, config.forwarded_allow_ips)
+        is_proxy = connection_limits.is_trusted(address, config.forwarded_allow_ips)
         if address is None or is_proxy:
             return True  # a unix socket, or somebody who speaks for many
         known = _GUESTS.setdefault(self.server_state, Guests(self._max_guests))
-        key = guests.address_key(address)
+        key = connection_limits.address_key(address)
         if not known.admit(key, self):
             return False
         self._guest_key = key

@@ -8,8 +8,8 @@ from importlib import resources
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from rookery.api.parts import ApiParts
 from rookery.api.routes import Routes
+from rookery.api.services import ApiParts
 
 POLICY = (
     "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; img-src 'none'"

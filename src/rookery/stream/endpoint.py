@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from rookery.domain.chat.errors import ChatNotFound, InvalidInput
+from rookery.server.asgi import Receive, Scope, Send
 from rookery.stream import sse, ws
 from rookery.stream.errors import ReplicaDraining, TooManyStreams
 from rookery.stream.follow import DATABASE_ERRORS
 from rookery.stream.service import Opened
 from rookery.stream.session import Transport
-from rookery.stream.ws import Receive, Refusal, Scope, Send
+from rookery.stream.ws import Refusal
 
 _UNAVAILABLE = {"Retry-After": "2"}
 

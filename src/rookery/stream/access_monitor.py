@@ -19,7 +19,7 @@ from rookery.stream.errors import CloseCode
 from rookery.stream.session import Session
 from rookery.telemetry.log import get_logger
 
-log = get_logger("stream.guard")
+log = get_logger("stream.access_monitor")
 
 
 class Right(Enum):

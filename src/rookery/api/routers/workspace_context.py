@@ -10,9 +10,9 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from rookery.api import headers
-from rookery.api.caller import Caller, CallerDep
-from rookery.api.parts import ApiParts
+from rookery.api.request_context import Caller, CallerDep
 from rookery.api.routes import Items, Routes, answer
+from rookery.api.services import ApiParts
 from rookery.domain.access.rights import Action
 from rookery.domain.chat.messages import ChatId
 from rookery.store.authorized.workspace_context import ChatContext

@@ -11,9 +11,9 @@ from contextlib import asynccontextmanager
 from typing import TypeAlias
 from uuid import UUID
 
-from rookery.api.caller import Caller
 from rookery.api.errors import ApiError
-from rookery.api.parts import ApiParts
+from rookery.api.request_context import Caller
+from rookery.api.services import ApiParts
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import ChatId, Effort
 from rookery.models import resolve

@@ -31,7 +31,7 @@ from rookery.stream.events import (
     StatusChanged,
     Synced,
 )
-from rookery.stream.sync import Place, Snapshot
+from rookery.stream.snapshots import Place, Snapshot
 
 _SHOWS_PARTS = (Status.RUNNING, Status.INTERRUPTING)
 _TRUNCATED = events.encode(PreviewTruncated())

@@ -14,11 +14,11 @@ import msgspec
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from rookery.api.caller import CallerDep
 from rookery.api.errors import NO_STORE, ApiError
-from rookery.api.parts import ApiParts
+from rookery.api.request_context import CallerDep
 from rookery.api.routers.files import SANDBOX
 from rookery.api.routes import Routes, answer
+from rookery.api.services import ApiParts
 from rookery.domain.access.rights import Action
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.content import uploads

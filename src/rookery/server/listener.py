@@ -16,7 +16,7 @@ from typing import Any
 
 import uvicorn
 
-from rookery.stream.arrival import MAX_HEAD_BYTES, CountedWebSocket, TimelyRequests
+from rookery.server.request_timeouts import MAX_HEAD_BYTES, CountedWebSocket, TimelyRequests
 
 USER_TIMEOUT_MS = 30_000
 PING_SECONDS = 20.0

@@ -16,7 +16,7 @@ from rookery.store.chats import stream_reads, viewer_access
 from rookery.store.chats.viewer_access import Standing, Watching
 from rookery.store.db.hints import WatchHint, WatchKind
 from rookery.store.machine import Publisher
-from rookery.stream.guard import Grant, Right
+from rookery.stream.access_monitor import Grant, Right
 
 _RIGHTS = {
     Standing.KEPT: Right.KEPT,

@@ -8,11 +8,11 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rookery.api import bodies, cookies
-from rookery.api.bodies import Body
-from rookery.api.edge import is_secure
-from rookery.api.parts import ApiParts
+from rookery.api import cookies, request_bodies
+from rookery.api.middleware import is_secure
+from rookery.api.request_bodies import Body
 from rookery.api.routes import answer
+from rookery.api.services import ApiParts
 from rookery.store.people.audit import RequestInfo
 from rookery.store.people.sessions import NewSession
 from rookery.store.people.users import User
@@ -31,12 +31,12 @@ class LoginView(User, frozen=True):
 
 async def read(request: Request, model: type[B], parts: ApiParts) -> B:
     """The body, checked. Nothing is hidden from somebody without an account but what accounts there are."""
-    return bodies.parse(model, await read_bytes(request, parts))
+    return request_bodies.parse(model, await read_bytes(request, parts))
 
 
 async def read_bytes(request: Request, parts: ApiParts) -> bytes:
-    bodies.require_json(request)
-    return await bodies.read(request, limit=min(parts.max_body, MAX_BODY_BYTES), seconds=parts.read_seconds)
+    request_bodies.require_json(request)
+    return await request_bodies.read(request, limit=min(parts.max_body, MAX_BODY_BYTES), seconds=parts.read_seconds)
 
 
 def info(request: Request) -> RequestInfo:

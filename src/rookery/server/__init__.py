@@ -1,0 +1,1 @@
+"""How a port is served: listeners, request timeouts, connection limits, proxy headers."""
