@@ -125,7 +125,7 @@ chaos-slots: $(DEV_STAMP) ## Kill one of three replicas every 3 seconds for two 
 	$(BIN)/python -m tests.chaos.slot_kills $(ARGS)
 
 docs: $(DEV_STAMP) ## Write the reference pages that are made from the code
-	$(BIN)/python -c 'from rookery import setting_reference; print(setting_reference.reference_markdown(), end="")' > docs/reference/settings.md
+	$(BIN)/python -c 'from rookery.settings import reference; print(reference.reference_markdown(), end="")' > docs/reference/settings.md
 	$(BIN)/python -c 'from rookery.domain.chat import transitions; print(transitions.reference_markdown(), end="")' > docs/reference/transitions.md
 	$(BIN)/python -c 'from rookery.api import openapi_document; print(openapi_document.text(), end="")' > docs/api/openapi.json
 	mkdir -p build

@@ -24,8 +24,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks._agent_house import TYPES
 from benchmarks.token_decode import PATHS, WIRES, WORD, FloorReader
 
-from rookery import app, installation
-from rookery.app import Choices, Replica
+from rookery.app import installation
+from rookery.app import replica as app_replica
+from rookery.app.replica import Choices, Replica
 from rookery.domain.access.rights import Role as UserRole
 from rookery.domain.access.rights import Scope
 from rookery.domain.chat.errors import TransitionNotAllowed
@@ -36,7 +37,7 @@ from rookery.models.secrets import KeyRing
 from rookery.runtime import garbage
 from rookery.runtime.secret_str import SecretStr
 from rookery.server.listener import serving
-from rookery.settings import Settings, load
+from rookery.settings.settings import Settings, load
 from rookery.store import machine
 from rookery.store.db.hints import ChatHint
 from rookery.store.db.pool import Database
@@ -236,7 +237,7 @@ async def open_house(folder: Path, url: str, base: str, *, with_owner: bool = Fa
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(await Database.connect(installation.database_config(config, url)))
         choices = Choices(ring=RING, takes_chats=not with_owner)
-        replica = await stack.enter_async_context(app.running_replica(config, database, choices))
+        replica = await stack.enter_async_context(app_replica.running_replica(config, database, choices))
         session = await stack.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
         public = await stack.enter_async_context(_listening(replica.application))
         floor = await stack.enter_async_context(_listening(FloorApplication(base, session)))
@@ -339,7 +340,7 @@ async def _own(folder: Path, url: str) -> None:
     config = settings_for(folder, url)
     async with (
         await Database.connect(installation.database_config(config, url)) as database,
-        app.running_replica(config, database, Choices(ring=RING)),
+        app_replica.running_replica(config, database, Choices(ring=RING)),
     ):
         print("up", flush=True)
         await asyncio.to_thread(sys.stdin.read)

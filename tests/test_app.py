@@ -14,16 +14,18 @@ from uuid import uuid4
 
 import pytest
 
-from rookery import app, installation, settings
-from rookery.app import Choices
-from rookery.cli import metrics
+from rookery.app import installation
+from rookery.app import replica as app_replica
+from rookery.app.replica import Choices
+from rookery.cli.serve import metrics_port
 from rookery.domain.access.rights import UserActor
 from rookery.domain.chat.messages import ChatId, Role
 from rookery.domain.chat.parts import Text
 from rookery.live.part_buffer import EpisodeKey
 from rookery.llm.errors import TransportError
 from rookery.models.secrets import KeyRing, new_key
-from rookery.settings import Settings, SettingsError
+from rookery.settings import settings
+from rookery.settings.settings import Settings, SettingsError
 from rookery.store.db.embedded.data_dir import DataDirLock, Use
 from rookery.store.db.errors import DatabaseUnsuitable, DataDirInUse, EmbeddedServerError
 from rookery.store.db.pool import Database
@@ -48,7 +50,7 @@ async def test_every_task_of_a_replica_has_a_name_for_the_log(tmp_path: Path, da
     config = settings_of(tmp_path, database_url=database_url)
     async with (
         await Database.connect(installation.database_config(config, database_url)) as database,
-        app.running_replica(config, database),
+        app_replica.running_replica(config, database),
     ):
         names = {task.get_name() for task in asyncio.all_tasks() - before}
 
@@ -61,7 +63,7 @@ async def test_server_takes_chats_unless_its_worker_is_off(tmp_path: Path, datab
     config = settings_of(tmp_path, database_url=database_url, **{"worker.enabled": str(is_enabled).lower()})
     async with (
         await Database.connect(installation.database_config(config, database_url)) as database,
-        app.running_replica(config, database) as replica,
+        app_replica.running_replica(config, database) as replica,
     ):
         assert replica.worker._may_acquire() is is_enabled
         assert set((await replica.health.checks()).values()) == {"ok"}
@@ -80,7 +82,7 @@ async def test_figures_of_the_settings_reach_the_worker_and_its_peers(tmp_path: 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         async with (
             await Database.connect(installation.database_config(config, database_url)) as database,
-            app.running_replica(config, database) as replica,
+            app_replica.running_replica(config, database) as replica,
         ):
             parts = replica.worker._parts
             assert await database.api.fetchval("SELECT lease_ttl FROM replicas") == timedelta(seconds=45)
@@ -96,7 +98,7 @@ async def test_replica_that_announced_its_stop_is_not_ready_and_stands_so_in_the
 ) -> None:
     config = settings_of(tmp_path, database_url=database_url)
     async with await Database.connect(installation.database_config(config, database_url)) as database:
-        async with app.running_replica(config, database) as replica:
+        async with app_replica.running_replica(config, database) as replica:
             await replica.announce_stop()
 
             assert replica.health.stopping
@@ -110,7 +112,7 @@ async def test_replica_that_is_not_known_to_be_alive_neither_takes_chats_nor_com
     config = settings_of(tmp_path, database_url=database_url)
     async with (
         await Database.connect(installation.database_config(config, database_url)) as database,
-        app.running_replica(config, database) as replica,
+        app_replica.running_replica(config, database) as replica,
     ):
         parts = replica.worker._parts
         assert (parts.may_acquire(), parts.may_commit()) == (True, True)
@@ -192,9 +194,12 @@ async def test_replica_is_found_at_its_socket_and_takes_it_along(tmp_path: Path,
     config = settings_of(tmp_path, database_url=database_url)
     config.data_dir.mkdir(mode=0o700)
     async with await Database.connect(installation.database_config(config, database_url)) as database:
-        async with app.running_replica(config, database) as first, app.running_replica(config, database) as second:
+        async with (
+            app_replica.running_replica(config, database) as first,
+            app_replica.running_replica(config, database) as second,
+        ):
             rows = await database.api.fetch("SELECT id, host_id, relay_unix FROM replicas")
-            text = await metrics.fetch(rows[0]["relay_unix"])
+            text = await metrics_port.fetch(rows[0]["relay_unix"])
 
             assert {row["id"] for row in rows} == {first.id, second.id}
             assert len({row["host_id"] for row in rows}) == 1
@@ -212,7 +217,7 @@ async def test_socket_of_a_killed_replica_is_removed_by_the_next_one(tmp_path: P
         killed.bind(str(run / "r0.s"))
     async with (
         await Database.connect(installation.database_config(config, database_url)) as database,
-        app.running_replica(config, database) as replica,
+        app_replica.running_replica(config, database) as replica,
     ):
         assert [path.name for path in run.glob("r*.s")] == [Path(replica.presence.replica.relay_unix or "").name]
 
@@ -231,7 +236,9 @@ async def test_replicas_of_two_machines_show_each_others_chats_over_tls(tmp_path
             database = await stack.enter_async_context(
                 await Database.connect(installation.database_config(config, database_url))
             )
-            sites.append(await stack.enter_async_context(app.running_replica(config, database, Choices(ring=ring))))
+            sites.append(
+                await stack.enter_async_context(app_replica.running_replica(config, database, Choices(ring=ring)))
+            )
         here, there = sites
         episode = there.worker.buffer.create_episode(key)
         episode.add_part(Role.ASSISTANT, Text("over the wire"))
@@ -264,7 +271,7 @@ async def test_certificate_that_cannot_be_read_is_a_problem_of_the_settings(tmp_
     config.data_dir.mkdir(mode=0o700)
     async with await Database.connect(installation.database_config(config, database_url)) as database:
         with pytest.raises(SettingsError, match="relay_bind"):
-            async with app.running_replica(config, database):
+            async with app_replica.running_replica(config, database):
                 pass
 
 
@@ -280,7 +287,7 @@ async def test_workspace_of_one_machine_is_used_from_another(tmp_path: Path, dat
     ring = KeyRing.parse(new_key("k1"))
     async with AsyncExitStack() as stack:
 
-        async def machine(name: str) -> tuple[app.Replica, AsyncExitStack]:
+        async def machine(name: str) -> tuple[app_replica.Replica, AsyncExitStack]:
             (tmp_path / name).mkdir()
             config = settings_of(tmp_path / name, database_url=database_url, relay_bind="127.0.0.1:0")
             config.data_dir.mkdir(mode=0o700)
@@ -290,7 +297,7 @@ async def test_workspace_of_one_machine_is_used_from_another(tmp_path: Path, dat
             connecting = Database.connect(installation.database_config(config, database_url))
             database = await life.enter_async_context(await connecting)
             choices = Choices(ring=ring, drivers={"local": driver})
-            return await life.enter_async_context(app.running_replica(config, database, choices)), life
+            return await life.enter_async_context(app_replica.running_replica(config, database, choices)), life
 
         (here, _), (there, its_life) = await machine("here"), await machine("there")
         pool = there.database.api

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery import setting_keys, setting_reference, setting_values, settings
-from rookery.setting_keys import KEYS
-from rookery.setting_values import Address
-from rookery.settings import Loaded, Settings, SettingsError
+from rookery.settings import keys, reference, settings, values
+from rookery.settings.keys import KEYS
+from rookery.settings.settings import Loaded, Settings, SettingsError
+from rookery.settings.values import Address
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference" / "settings.md"
 
@@ -576,7 +576,7 @@ def test_table_and_struct_name_the_same_settings_in_the_same_order() -> None:
 
 
 def test_names_of_flags_and_variables_are_unique_and_follow_the_rule() -> None:
-    key = setting_keys.Key("worker.lease_ttl", setting_values.DURATION, "30s", "How long a lease holds.")
+    key = keys.Key("worker.lease_ttl", values.DURATION, "30s", "How long a lease holds.")
 
     assert (key.field, key.flag, key.variable) == ("worker_lease_ttl", "--worker-lease-ttl", "ROOKERY_WORKER_LEASE_TTL")
     assert len({key.variable for key in KEYS}) == len(KEYS)
@@ -602,7 +602,7 @@ def test_settings_cannot_be_changed(home: Path) -> None:
 def test_reference_page_is_current() -> None:
     page = REFERENCE.read_text()
 
-    assert page == setting_reference.reference_markdown(), "run: make docs"
+    assert page == reference.reference_markdown(), "run: make docs"
 
 
 def test_lists_are_arrays_in_the_file_and_separated_by_commas_elsewhere(home: Path) -> None:
@@ -648,7 +648,7 @@ def test_sizes_that_make_no_sense_are_refused(home: Path, text: str) -> None:
 
 
 def test_auto_is_one_replica_for_each_usable_core(home: Path) -> None:
-    assert load(home, ROOKERY_REPLICAS="auto").settings.replicas == setting_values.usable_cores() >= 1
+    assert load(home, ROOKERY_REPLICAS="auto").settings.replicas == values.usable_cores() >= 1
     assert load(home, ROOKERY_REPLICAS="3").settings.replicas == 3
     assert len(problems(home, ROOKERY_REPLICAS="0")) == 1
     assert len(problems(home, ROOKERY_REPLICAS="many")) == 1
@@ -747,7 +747,7 @@ def test_every_file_that_a_setting_or_variable_names_is_private(home: Path) -> N
 
 def test_new_setting_that_is_a_path_is_private_unless_somebody_decides_otherwise(home: Path) -> None:
     public = {"drivers.local.bwrap", "drivers.local.cgroup", "relay_tls_ca"}
-    paths = [key for key in KEYS if key.kind is setting_values.PATH]
+    paths = [key for key in KEYS if key.kind is values.PATH]
     given = msgspec.structs.replace(load(home).settings, **{key.field: Path("/set", key.name) for key in paths})
 
     private = {path.name for path in settings.private_paths(given) if path.parent == Path("/set")}

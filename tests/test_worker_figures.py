@@ -8,16 +8,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rookery import settings, worker_figures
+from rookery.app import worker_config
 from rookery.domain.chat.decision import MAX_STEPS
 from rookery.domain.chat.retry_policy import RetryPolicy
 from rookery.domain.models.options import DEFAULT_MAX_OUTPUT_TOKENS
 from rookery.live.limits import PartLimits
 from rookery.llm.http import CONNECT_SECONDS
 from rookery.loop.config import LoopConfig
-from rookery.setting_keys import KEYS, Key
-from rookery.setting_values import DURATION
-from rookery.settings import Settings, SettingsError
+from rookery.settings import settings
+from rookery.settings.keys import KEYS, Key
+from rookery.settings.settings import Settings, SettingsError
+from rookery.settings.values import DURATION
 from rookery.worker.config import WorkerConfig
 from tests.worker.parts_rig import KEY, Rig, read, texts
 
@@ -37,10 +38,10 @@ def problems(home: Path, **flags: str) -> list[str]:
 
 def all_figures(found: Settings) -> tuple[object, ...]:
     return (
-        worker_figures.worker_config(found),
-        worker_figures.loop_config(found),
-        worker_figures.retry_policy(found),
-        worker_figures.part_limits(found),
+        worker_config.worker_config(found),
+        worker_config.loop_config(found),
+        worker_config.retry_policy(found),
+        worker_config.part_limits(found),
         found.worker_max_steps,
         found.worker_max_output_tokens,
         found.worker_connect_timeout,
@@ -149,12 +150,12 @@ def test_figures_at_the_edge_of_what_fits_together_are_taken(tmp_path: Path) -> 
         **{"worker.lease_ttl": "10s", "worker.heartbeat_interval": "3333ms", "worker.self_fence_after": "9s"},
     )
 
-    config = worker_figures.worker_config(found)
+    config = worker_config.worker_config(found)
     assert (config.lease_seconds, config.self_fence_seconds, config.self_fence_with_peers_seconds) == (10.0, 9.0, 9.0)
 
 
 def test_words_are_gathered_as_long_and_as_many_as_the_settings_say(tmp_path: Path) -> None:
-    limits = worker_figures.part_limits(load(tmp_path, **{"worker.part_flush": "70ms", "worker.part_flush_chars": "8"}))
+    limits = worker_config.part_limits(load(tmp_path, **{"worker.part_flush": "70ms", "worker.part_flush_chars": "8"}))
     rig = Rig(limits)
     episode = rig.episode()
     reader = rig.buffer.subscribe(KEY)

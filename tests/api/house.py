@@ -12,14 +12,15 @@ from uuid import UUID
 
 import httpx2
 
-from rookery import app, installation
-from rookery.app import Choices, Replica
+from rookery.app import installation
+from rookery.app import replica as app_replica
+from rookery.app.replica import Choices, Replica
 from rookery.domain.access.rights import Role, Scope
 from rookery.domain.models.options import ProviderType
 from rookery.models import secrets as sealing
 from rookery.runtime.clock import Clock, SystemClock
 from rookery.server.listener import serving
-from rookery.settings import Settings, load
+from rookery.settings.settings import Settings, load
 from rookery.store.db.pool import Database
 from rookery.store.models import model_configs, providers
 from rookery.store.models.model_configs import ModelConfigDraft
@@ -129,7 +130,7 @@ async def open_house(
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         async with (
             await Database.connect(installation.database_config(settings, database_url)) as database,
-            app.running_replica(settings, database, choices) as replica,
+            app_replica.running_replica(settings, database, choices) as replica,
             serving(replica.application, listening),
             httpx2.AsyncClient(base_url=url, timeout=20.0, verify=False) as nobody,
         ):

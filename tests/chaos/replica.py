@@ -13,11 +13,12 @@ import sys
 import msgspec
 import uvloop
 
-from rookery import app, settings
+from rookery.app import replica as app_replica
 from rookery.loop.tool import Replay, Tool, ToolContext, ToolOutput
 from rookery.models.connect import default_scripts
 from rookery.models.secrets import KeyRing
-from rookery.settings import Settings
+from rookery.settings import settings
+from rookery.settings.settings import Settings
 from rookery.store.db.errors import StoreError
 from rookery.store.db.pool import Database, DatabaseConfig
 from rookery.telemetry import log
@@ -88,7 +89,7 @@ async def serve(orders: Orders) -> None:
         {"data_dir": orders.data_dir, "database_url": orders.database_url}, {"HOME": orders.data_dir}
     )
     port, scripts = orders.effects_port, default_scripts()
-    choices = app.Choices(
+    choices = app_replica.Choices(
         ring=KeyRing.parse(orders.ring),
         toolbox=None if port is None else PlainToolbox(tools(orders.number, port)),
         worker=FAST if orders.is_fast else WorkerConfig(),
@@ -100,10 +101,10 @@ async def serve(orders: Orders) -> None:
         await _serve_until_told(config.settings, database, choices)
 
 
-async def _serve_until_told(config: Settings, database: DatabaseConfig, choices: app.Choices) -> None:
+async def _serve_until_told(config: Settings, database: DatabaseConfig, choices: app_replica.Choices) -> None:
     async with (
         await Database.connect(database) as connected,
-        app.running_replica(config, connected, choices) as replica,
+        app_replica.running_replica(config, connected, choices) as replica,
     ):
         print(replica.id, flush=True)
         lines = asyncio.StreamReader()

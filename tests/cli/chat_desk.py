@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-from rookery.cli import chat
-from rookery.cli.chat import Terminal
+from rookery.cli.chat import chat
+from rookery.cli.chat.chat import Terminal
 from rookery.cli.output import Output
 from rookery.client import AsyncRookery
 from rookery.domain.access.rights import Role

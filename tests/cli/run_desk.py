@@ -9,11 +9,11 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from rookery import installation, settings
-from rookery.cli import admin_run
-from rookery.cli.admin_run import Interrupts
-from rookery.cli.admin_run_request import Request
-from rookery.cli.admin_run_screen import Screen
+from rookery.app import installation
+from rookery.cli.admin.run import run as run_run
+from rookery.cli.admin.run.request import Request
+from rookery.cli.admin.run.run import Interrupts
+from rookery.cli.admin.run.screen import Screen
 from rookery.cli.output import Output
 from rookery.domain.models.options import ProviderType
 from rookery.llm.scripted import Say, Script, Step
@@ -21,6 +21,7 @@ from rookery.llm.types import Call
 from rookery.loop.tool import Tool
 from rookery.models.connect import default_scripts
 from rookery.models.secrets import KeyRing
+from rookery.settings import settings
 from rookery.store.db.pool import Database
 from rookery.store.models import model_configs, providers
 from rookery.store.models.model_configs import ModelConfig, ModelConfigDraft
@@ -107,14 +108,14 @@ class Desk:
         scripts = default_scripts()
         asked = Request(prompt=prompt, **request)
         screen = Screen(out, quiet=asked.quiet, environ={"NO_COLOR": "1"})
-        usual = admin_run.choices_for(out, ring=None, environ={})
+        usual = run_run.choices_for(out, ring=None, environ={})
         choices = replace(usual, scripts=scripts, toolbox=PlainToolbox(tools))
         if driver is not None:
             ring = KeyRing([("test", bytes(32))])
-            made = admin_run.choices_for(out, ring=ring, environ={}, has_workspace=asked.has_workspace)
+            made = run_run.choices_for(out, ring=ring, environ={}, has_workspace=asked.has_workspace)
             choices = replace(made, scripts=scripts, drivers={"local": driver})
         with scripts.registered("test", lambda call: steps_of(script, call)):
-            code = await admin_run.converse(
+            code = await run_run.converse(
                 self.settings, self.database, asked, out=out, screen=screen, choices=choices, interrupts=interrupts
             )
         out.finish()

@@ -16,7 +16,7 @@ from uuid import UUID
 
 import pytest
 
-from rookery.cli import admin_commands
+from rookery.cli.admin import arguments as admin_arguments
 from rookery.domain.models.context_window import Learned, LearnedFrom
 from rookery.domain.models.options import ProviderType
 from rookery.models.secrets import KeyRing, new_key
@@ -73,8 +73,8 @@ class Desk:
 
 
 def test_types_and_prices_of_the_arguments_are_those_of_the_store() -> None:
-    assert list(admin_commands.PROVIDER_TYPES) == [str(type_) for type_ in ProviderType]
-    assert [f"price_{name}" for name in admin_commands.PRICES] == list(model_configs.PRICES)
+    assert list(admin_arguments.PROVIDER_TYPES) == [str(type_) for type_ in ProviderType]
+    assert [f"price_{name}" for name in admin_arguments.PRICES] == list(model_configs.PRICES)
 
 
 # Providers

@@ -13,12 +13,12 @@ from uuid import uuid4
 
 import pytest
 
-from rookery import app
-from rookery.app import Choices
-from rookery.cli.admin_input import Refused
-from rookery.cli.admin_run import Interrupts
-from rookery.cli.admin_run_follow import Stop
-from rookery.cli.exits import Exit
+from rookery.app import replica
+from rookery.app.replica import Choices
+from rookery.cli.admin.input import Refused
+from rookery.cli.admin.run.follow import Stop
+from rookery.cli.admin.run.run import Interrupts
+from rookery.cli.exit_codes import Exit
 from rookery.cli.output import OutputClosed
 from rookery.domain.chat.errors import ChatNotFound
 from rookery.domain.chat.messages import ChatId, NewMessage, Role
@@ -335,7 +335,7 @@ async def test_chat_that_another_process_has_taken_is_still_shown(desk: Desk) ->
     await tool.started.wait()
     chat_id = await desk.sql("SELECT id FROM chats")
 
-    async with app.running_replica(desk.settings, desk.database, Choices(takes_chats=False)) as server:
+    async with replica.running_replica(desk.settings, desk.database, Choices(takes_chats=False)) as server:
         runner_id = uuid4()
         await server.machine.chat(chat_id).update(
             lambda tx: machine.acquire(tx, worker_id=server.id, runner_id=runner_id)

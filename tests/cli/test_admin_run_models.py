@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rookery.cli import admin_run_models
-from rookery.cli.admin_input import Refused
-from rookery.cli.exits import Exit
+from rookery.cli.admin.input import Refused
+from rookery.cli.admin.run import models
+from rookery.cli.exit_codes import Exit
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.models.options import ProviderType
 from rookery.llm.scripted import Say
@@ -59,7 +59,7 @@ async def test_name_of_the_offline_provider_may_be_taken(desk: Desk) -> None:
 
         assert await offline_model.ensure_model(conn) is not None
 
-        found = await admin_run_models.list_models(conn)
+        found = await models.list_models(conn)
     assert [model.name for model in found] == ["offline-2/guide"]
 
 
@@ -68,9 +68,7 @@ async def test_provider_that_is_there_needs_only_a_model(desk: Desk) -> None:
         draft = ProviderDraft(type=ProviderType.OPENAI, name="gpt", api_key=SecretStr("key-0123456789"))
         provider = await providers.create_provider(conn, draft, ring=RING)
 
-    assert admin_run_models.advice([provider]) == [
-        "  rookery admin model add gpt gpt-5.1 --context-limit 400000 --default"
-    ]
+    assert models.advice([provider]) == ["  rookery admin model add gpt gpt-5.1 --context-limit 400000 --default"]
 
 
 @pytest.mark.parametrize("reference", ["test", "acme/test", "The Test", "the test", "id"])

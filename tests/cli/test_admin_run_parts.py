@@ -10,12 +10,12 @@ from uuid import uuid4
 
 import pytest
 
-from rookery.cli import admin_run_screen
-from rookery.cli.admin_input import Refused
-from rookery.cli.admin_run_request import MAX_PROMPT_BYTES, Request, read_request
-from rookery.cli.admin_run_screen import Screen, Style
-from rookery.cli.admin_run_teller import Teller
-from rookery.cli.exits import Exit
+from rookery.cli.admin.input import Refused
+from rookery.cli.admin.run import screen as run_screen
+from rookery.cli.admin.run.request import MAX_PROMPT_BYTES, Request, read_request
+from rookery.cli.admin.run.screen import Screen, Style
+from rookery.cli.admin.run.transcript_printer import Teller
+from rookery.cli.exit_codes import Exit
 from rookery.cli.output import Output
 from rookery.domain.chat import parts
 from rookery.domain.chat.messages import ChatId, Message, MessageId, Role, Visibility
@@ -87,11 +87,11 @@ def test_prompt_on_stdin_that_cannot_be_one_is_refused(monkeypatch: pytest.Monke
 
 
 def test_colour_is_for_terminals_whose_owner_wants_it() -> None:
-    assert admin_run_screen.has_colour({"TERM": "xterm"}, is_terminal=True)
-    assert admin_run_screen.has_colour({"TERM": "xterm", "NO_COLOR": ""}, is_terminal=True)
-    assert not admin_run_screen.has_colour({"TERM": "xterm"}, is_terminal=False)
-    assert not admin_run_screen.has_colour({"TERM": "xterm", "NO_COLOR": "1"}, is_terminal=True)
-    assert not admin_run_screen.has_colour({"TERM": "dumb"}, is_terminal=True)
+    assert run_screen.has_colour({"TERM": "xterm"}, is_terminal=True)
+    assert run_screen.has_colour({"TERM": "xterm", "NO_COLOR": ""}, is_terminal=True)
+    assert not run_screen.has_colour({"TERM": "xterm"}, is_terminal=False)
+    assert not run_screen.has_colour({"TERM": "xterm", "NO_COLOR": "1"}, is_terminal=True)
+    assert not run_screen.has_colour({"TERM": "dumb"}, is_terminal=True)
 
 
 def test_notes_are_dim_on_a_terminal_and_one_line_of_its_width(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rookery.cli.exits import Exit
+from rookery.cli.exit_codes import Exit
 from rookery.domain.chat.messages import ChatId
 from rookery.llm.scripted import CallTool, Say, Step, results_since_user
 from rookery.llm.types import Call

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from rookery.cli import admin_input, admin_providers
-from rookery.cli.exits import Exit
+from rookery.cli.admin import input
+from rookery.cli.admin import providers as admin_providers
+from rookery.cli.exit_codes import Exit
 from rookery.cli.output import Output
 from rookery.models.secrets import KeyRing, new_key
 from rookery.runtime.secret_str import SecretStr
-from rookery.settings import Settings, load
+from rookery.settings.settings import Settings, load
 from rookery.store.models import env_providers, providers
 from tests.cli.run_desk import Stream
 from tests.cli.served import SCRIPT, environment
@@ -112,7 +113,7 @@ async def test_key_that_has_no_place_is_refused(nest: Nest, tmp_path: Path) -> N
 def test_without_a_terminal_the_key_has_to_be_piped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", Stream())
 
-    with pytest.raises(admin_input.Refused, match="Pipe it in with --key-stdin") as refused:
+    with pytest.raises(input.Refused, match="Pipe it in with --key-stdin") as refused:
         admin_providers.ask_new_key("claude", from_stdin=False)
 
     assert refused.value.code == Exit.USAGE

@@ -13,9 +13,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from rookery.cli import chat, chat_plans, chat_talk
-from rookery.cli.chat_failures import Refused
-from rookery.cli.exits import Exit
+from rookery.cli.chat import chat, plans, prompt_loop
+from rookery.cli.chat.errors import Refused
+from rookery.cli.exit_codes import Exit
 from rookery.client import errors
 from rookery.domain.chat.messages import NewMessage, Role
 from rookery.domain.chat.parts import Text
@@ -94,7 +94,7 @@ async def test_ctrl_c_stops_the_turn_and_keeps_what_was_said(desk: Desk) -> None
 
 
 async def test_second_ctrl_c_leaves_the_chat_running(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rookery.cli.chat_follow.ECHO_SECONDS", 0.0)
+    monkeypatch.setattr("rookery.cli.chat.follow.ECHO_SECONDS", 0.0)
     with desk.script((Say("Half an answer"), Wait(LONG))):
         at = desk.terminal()
         made = await chat.create(at, "hello", model=None)
@@ -233,13 +233,13 @@ def test_conversation_at_the_prompt(database_url: str, tmp_path: Path) -> None:
     lines = iter([*typed[:-1], "/plan", "/plan", typed[-1]])
 
     with seated(database_url, tmp_path, HELLO) as (desk, runner):
-        talk = chat_talk.Talk(desk.terminal(), runner, model=None)
+        talk = prompt_loop.Talk(desk.terminal(), runner, model=None)
         assert talk.run(lambda _: next(lines)) == Exit.OK
         made = runner.run(desk.client.chats.list()).items
 
     assert desk.said.count("Good morning.") == 3
     assert [(each.title, each.plan_mode) for each in made] == [("a new one", False), ("hello", True)]
-    assert [desk.notes.count(words) for words in (chat_plans.ON, chat_plans.OFF)] == [2, 1]
+    assert [desk.notes.count(words) for words in (plans.ON, plans.OFF)] == [2, 1]
     for words in (
         "There is no chat yet.",
         "/quit   leave",
@@ -257,6 +257,6 @@ def test_end_of_input_leaves_the_prompt(database_url: str, tmp_path: Path, end: 
         raise end
 
     with seated(database_url, tmp_path, HELLO) as (desk, runner):
-        assert chat_talk.Talk(desk.terminal(), runner, model=None).run(read_line) == Exit.OK
+        assert prompt_loop.Talk(desk.terminal(), runner, model=None).run(read_line) == Exit.OK
 
     assert desk.notes == ["Type a message; /help lists what else there is.", ""]

@@ -8,9 +8,10 @@ from uuid import UUID
 
 import pytest
 
-from rookery.cli import chat, chat_approvals, chat_questions, chat_rules, chat_talk
-from rookery.cli.chat_failures import Refused
-from rookery.cli.exits import Exit
+from rookery.cli.chat import approvals, chat, prompt_loop, questions
+from rookery.cli.chat import rules as chat_rules
+from rookery.cli.chat.errors import Refused
+from rookery.cli.exit_codes import Exit
 from rookery.client import ApprovalAnswer, DynamicTool
 from rookery.client.models import ActionCall
 from rookery.domain.chat import parts
@@ -49,16 +50,16 @@ class Typed:
     ],
 )
 def test_a_line_becomes_an_answer(line: str, answer: ApprovalAnswer) -> None:
-    assert chat_approvals.ask([CALL], lambda _: line) == [answer]
+    assert approvals.ask([CALL], lambda _: line) == [answer]
 
 
 def test_a_line_that_says_neither_is_asked_again_with_an_explanation() -> None:
     person = Typed("", "what?", "y")
 
-    (answer,) = chat_approvals.ask([CALL], person)
+    (answer,) = approvals.ask([CALL], person)
 
     assert answer.decision == "approve"
-    assert [chat_approvals.HOW in prompt for prompt in person.prompts] == [False, True, True]
+    assert [approvals.HOW in prompt for prompt in person.prompts] == [False, True, True]
 
 
 @pytest.mark.parametrize("end", [EOFError, KeyboardInterrupt])
@@ -66,14 +67,14 @@ def test_no_answer_is_none(end: type[BaseException]) -> None:
     def read_line(_: str) -> str:
         raise end
 
-    with pytest.raises(chat_approvals.Undecided):
-        chat_approvals.ask([CALL], read_line)
+    with pytest.raises(approvals.Undecided):
+        approvals.ask([CALL], read_line)
 
 
 def test_the_arguments_are_shown_as_they_are_and_hide_nothing() -> None:
     args = {"command": "ls\nrm -rf /", "note": "harm\u202eless\u200b\x1b[2J", "n": [1, {"a": None}]}
 
-    lines = list(chat_approvals.told([{"tool_name": "execute", "args": args}]))
+    lines = list(approvals.told([{"tool_name": "execute", "args": args}]))
 
     assert lines == [
         "Asked to run execute:",
@@ -85,15 +86,15 @@ def test_the_arguments_are_shown_as_they_are_and_hide_nothing() -> None:
 
 
 def test_the_name_of_a_tool_hides_nothing_either() -> None:
-    (line,) = chat_approvals.told([{"tool_name": "ls\x1b[2K", "args": {}}])
+    (line,) = approvals.told([{"tool_name": "ls\x1b[2K", "args": {}}])
 
     assert line == "Asked to run ls\\u001b[2K:"
 
 
 def test_long_arguments_say_how_much_is_left_out() -> None:
-    lines = list(chat_approvals.told([{"tool_name": "execute", "args": {"command": "a\n" * 100}}]))
+    lines = list(approvals.told([{"tool_name": "execute", "args": {"command": "a\n" * 100}}]))
 
-    assert len(lines) == chat_approvals.MAX_LINES + 2
+    assert len(lines) == approvals.MAX_LINES + 2
     assert "61 more lines" in lines[-1]
 
 
@@ -111,9 +112,9 @@ def test_a_question_of_a_subagent_is_asked_at_its_root(database_url: str, tmp_pa
         left = runner.run(chat.turn(desk.terminal(), busy, since=0, until_asked=True))
         runner.run(desk.client.chats.interrupt(busy))
         root = runner.run(asked_by_a_subagent(desk, "hello"))
-        talk = chat_talk.Talk(desk.terminal(), runner, model=None, chat_id=root)
+        talk = prompt_loop.Talk(desk.terminal(), runner, model=None, chat_id=root)
         assert talk.run(person) == Exit.OK
-        answered = runner.run(chat_questions.find(desk.client, root))
+        answered = runner.run(questions.find(desk.client, root))
 
     assert left == Exit.OK
     assert person.prompts == ["Run read_file? [y/n/a] ", "> "]
@@ -184,7 +185,7 @@ def test_a_question_is_asked_at_the_prompt_and_its_answer_moves_the_chat(databas
             await desk.client.chats.wait_idle(made.id, made.snapshot_version)
             return made.id
 
-        talk = chat_talk.Talk(desk.terminal(), runner, model=None, chat_id=runner.run(asked_chat()))
+        talk = prompt_loop.Talk(desk.terminal(), runner, model=None, chat_id=runner.run(asked_chat()))
         assert talk.run(person) == Exit.OK
 
     assert person.prompts == ["Run pick? [y/n/a] ", "> "]

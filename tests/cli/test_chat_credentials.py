@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rookery.cli import chat_credentials
-from rookery.cli.chat_credentials import Credentials, CredentialsFile, Login
-from rookery.cli.chat_failures import Refused
-from rookery.cli.exits import Exit
+from rookery.cli.chat import credentials
+from rookery.cli.chat.credentials import Credentials, CredentialsFile, Login
+from rookery.cli.chat.errors import Refused
+from rookery.cli.exit_codes import Exit
 
 HERE, THERE = "http://127.0.0.1:7117", "https://rookery.example.org"
 
@@ -41,28 +41,28 @@ def test_token_is_used_for_its_own_server_only(file: CredentialsFile) -> None:
     file.add(THERE, Login(token="rk_two"))
     file.add(HERE, Login(token="rk_one"))
 
-    assert chat_credentials.find(None, {}, file) == Credentials(HERE, "rk_one")
-    assert chat_credentials.find(f"{THERE}/", {}, file) == Credentials(THERE, "rk_two")
-    assert chat_credentials.find("http://other", {}, file) == Credentials("http://other", None)
+    assert credentials.find(None, {}, file) == Credentials(HERE, "rk_one")
+    assert credentials.find(f"{THERE}/", {}, file) == Credentials(THERE, "rk_two")
+    assert credentials.find("http://other", {}, file) == Credentials("http://other", None)
 
 
 def test_environment_wins_over_the_file_and_a_flag_over_both(file: CredentialsFile) -> None:
     file.add(HERE, Login(token="rk_one"))
     environ = {"ROOKERY_URL": THERE, "ROOKERY_TOKEN": "rk_env"}
 
-    assert chat_credentials.find(None, environ, file) == Credentials(THERE, "rk_env", is_from_environment=True)
-    assert chat_credentials.find(HERE, environ, file) == Credentials(HERE, "rk_env", is_from_environment=True)
-    assert chat_credentials.find(None, {"ROOKERY_URL": "", "ROOKERY_TOKEN": ""}, file) == Credentials(HERE, "rk_one")
+    assert credentials.find(None, environ, file) == Credentials(THERE, "rk_env", is_from_environment=True)
+    assert credentials.find(HERE, environ, file) == Credentials(HERE, "rk_env", is_from_environment=True)
+    assert credentials.find(None, {"ROOKERY_URL": "", "ROOKERY_TOKEN": ""}, file) == Credentials(HERE, "rk_one")
 
 
 def test_variable_that_cannot_be_a_token_is_refused_by_its_name(file: CredentialsFile) -> None:
     with pytest.raises(Refused, match=r"ROOKERY_TOKEN: .* Copy it again") as caught:
-        chat_credentials.find(HERE, {"ROOKERY_TOKEN": "rk_one\nrk_two"}, file)
+        credentials.find(HERE, {"ROOKERY_TOKEN": "rk_one\nrk_two"}, file)
     assert caught.value.code == Exit.USAGE
 
 
 def test_without_anything_the_usual_address_is_meant(file: CredentialsFile) -> None:
-    assert chat_credentials.find(None, {}, file) == Credentials("http://127.0.0.1:7117", None)
+    assert credentials.find(None, {}, file) == Credentials("http://127.0.0.1:7117", None)
 
 
 def test_server_that_is_removed_is_forgotten_alone(file: CredentialsFile) -> None:
@@ -79,7 +79,7 @@ def test_file_that_others_can_read_is_refused(file: CredentialsFile) -> None:
     file.path.chmod(0o640)
 
     with pytest.raises(Refused, match=f"chmod 600 {file.path}") as caught:
-        chat_credentials.find(None, {}, file)
+        credentials.find(None, {}, file)
     assert caught.value.code == Exit.NOT_ALLOWED
 
 
@@ -93,5 +93,5 @@ def test_file_that_is_damaged_says_what_to_do(file: CredentialsFile) -> None:
 
 def test_address_that_is_none_is_refused(file: CredentialsFile) -> None:
     with pytest.raises(Refused, match="not the address of a server") as caught:
-        chat_credentials.address("ftp://x", {}, file)
+        credentials.address("ftp://x", {}, file)
     assert caught.value.code == Exit.USAGE

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.cli import chat, chat_export
-from rookery.cli.exits import Exit
+from rookery.cli.chat import chat, export
+from rookery.cli.exit_codes import Exit
 from rookery.client import Chat, Message
 from rookery.llm.scripted import Say
 from tests.cli.chat_desk import HELLO, Desk, open_chat_desk
@@ -41,11 +41,11 @@ async def test_whole_chat_is_printed(desk: Desk) -> None:
         await chat.new(desk.terminal(), "hello", model=None, wait=True)
     (made,) = (await desk.client.chats.list()).items
 
-    assert await chat_export.export(desk.terminal(), str(made.id)[:8]) == Exit.OK
+    assert await export.export(desk.terminal(), str(made.id)[:8]) == Exit.OK
     assert desk.said == f"# {made.title}\n\n## User\n\nhello\n\n## Assistant\n\nGood morning.\n"
 
     at = desk.terminal(json=True)
-    await chat_export.export(at, str(made.id))
+    await export.export(at, str(made.id))
     at.out.finish()
     document = json.loads(desk.said)
     assert document["chat"]["id"] == str(made.id)
@@ -59,7 +59,7 @@ async def test_on_a_terminal_nothing_is_obeyed(desk: Desk) -> None:
 
     at = desk.terminal()
     desk.stdout._is_terminal = True
-    await chat_export.export(at, str(made.id))
+    await export.export(at, str(made.id))
 
     assert desk.said.endswith("red\\u001b[2J\n\tgreen\n")
 
@@ -69,7 +69,7 @@ def test_tools_stand_under_whoever_asked_them() -> None:
     result = {"type": "tool-result", "tool_call_id": "c", "tool_name": "look", "result": "x", "is_error": True}
     rows = [message("assistant", call), message("tool", result), message("user", {"type": "text", "text": "Oh."})]
 
-    assert chat_export.markdown(titled("Tools"), rows) == (
+    assert export.markdown(titled("Tools"), rows) == (
         '# Tools\n\n## Assistant\n\n`look`\n\n```json\n{\n  "at": "it"\n}\n```\n\n'
         '`look` failed:\n\n```json\n"x"\n```\n\n## User\n\nOh.\n'
     )
@@ -78,7 +78,7 @@ def test_tools_stand_under_whoever_asked_them() -> None:
 def test_quoted_text_cannot_end_its_fence() -> None:
     quoted = {"type": "file-reference", "file_name": "a.md", "start_line": 1, "end_line": 2, "content": "a\n````\nb"}
 
-    said = chat_export.markdown(titled("Fences"), [message("user", quoted)])
+    said = export.markdown(titled("Fences"), [message("user", quoted)])
 
     assert "`a.md`, lines 1 to 2:\n\n`````\na\n````\nb\n`````" in said
 
@@ -90,6 +90,6 @@ def test_files_and_sources_are_named_and_unknown_parts_left_out() -> None:
         {"type": "hologram"},
     ]
 
-    said = chat_export.markdown(titled("Things"), [message("assistant", *parts)])
+    said = export.markdown(titled("Things"), [message("assistant", *parts)])
 
     assert said == "# Things\n\n## Assistant\n\n[file: a.png]\n\nSource: [There](https://example.org)\n"

@@ -7,9 +7,9 @@ from io import StringIO
 
 import pytest
 
-from rookery.cli import chat_failures
-from rookery.cli.chat_failures import Refused, failures
-from rookery.cli.exits import Exit
+from rookery.cli.chat import errors as chat_errors
+from rookery.cli.chat.errors import Refused, failures
+from rookery.cli.exit_codes import Exit
 from rookery.cli.output import Output
 from rookery.client import errors
 from rookery.client.errors import ApiError, ErrorBody, RookeryError
@@ -39,7 +39,7 @@ def api(kind: type[ApiError], status: int, code: str = "code") -> ApiError:
     ],
 )
 def test_error_has_a_sentence_and_an_exit_code(error: RookeryError, code: Exit, text: str) -> None:
-    found, said = chat_failures.explain(error, HERE, has_token=True)
+    found, said = chat_errors.explain(error, HERE, has_token=True)
 
     assert found == code
     assert text in said
@@ -48,7 +48,7 @@ def test_error_has_a_sentence_and_an_exit_code(error: RookeryError, code: Exit, 
 def test_server_on_another_port_is_started_there() -> None:
     url = "http://127.0.0.1:8000"
 
-    _, said = chat_failures.explain(errors.Unreachable(url, REFUSED), url, has_token=True)
+    _, said = chat_errors.explain(errors.Unreachable(url, REFUSED), url, has_token=True)
 
     assert said == f"Nothing answers at {url}. Start it with `rookery serve --listen 127.0.0.1:8000`."
 
@@ -56,7 +56,7 @@ def test_server_on_another_port_is_started_there() -> None:
 def test_server_that_speaks_otherwise_is_not_to_be_started() -> None:
     url = "https://127.0.0.1:8000"
 
-    _, said = chat_failures.explain(errors.Unreachable(url, "wrong version number"), url, has_token=True)
+    _, said = chat_errors.explain(errors.Unreachable(url, "wrong version number"), url, has_token=True)
 
     assert said == f"Nothing answers at {url}: wrong version number."
 
@@ -64,7 +64,7 @@ def test_server_that_speaks_otherwise_is_not_to_be_started() -> None:
 def test_server_elsewhere_is_not_for_this_machine_to_start() -> None:
     url = "https://rookery.example.org"
 
-    _, said = chat_failures.explain(errors.Unreachable(url, "no route to host"), url, has_token=True)
+    _, said = chat_errors.explain(errors.Unreachable(url, "no route to host"), url, has_token=True)
 
     assert said == f"Nothing answers at {url}: no route to host."
 
@@ -72,7 +72,7 @@ def test_server_elsewhere_is_not_for_this_machine_to_start() -> None:
 def test_whoever_has_no_token_is_told_to_log_in() -> None:
     error = api(errors.Unauthenticated, 401, "unauthenticated")
 
-    _, said = chat_failures.explain(error, HERE, has_token=False)
+    _, said = chat_errors.explain(error, HERE, has_token=False)
 
     assert said == f"You are not logged in at {HERE}. Run `rookery chat login {HERE}`."
 
@@ -80,7 +80,7 @@ def test_whoever_has_no_token_is_told_to_log_in() -> None:
 def test_logging_in_does_not_help_where_the_environment_wins() -> None:
     error = api(errors.Unauthenticated, 401, "unauthenticated")
 
-    _, said = chat_failures.explain(error, HERE, has_token=True, is_token_from_environment=True)
+    _, said = chat_errors.explain(error, HERE, has_token=True, is_token_from_environment=True)
 
     assert "the token in ROOKERY_TOKEN. Set another, or unset it" in said
 

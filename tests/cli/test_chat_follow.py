@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from rookery.cli.admin_run_screen import Screen
-from rookery.cli.chat_follow import Follower, figures
+from rookery.cli.admin.run.screen import Screen
+from rookery.cli.chat.follow import Follower, figures
 from rookery.cli.output import Output
 from rookery.client import AsyncRookery, Change
 from rookery.client.reducer import View

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from rookery.cli import chat_credentials, chat_login
-from rookery.cli.chat_credentials import CredentialsFile
-from rookery.cli.chat_failures import Refused
-from rookery.cli.chat_login import Answers
-from rookery.cli.exits import Exit
+from rookery.cli.chat import credentials, login
+from rookery.cli.chat.credentials import CredentialsFile
+from rookery.cli.chat.errors import Refused
+from rookery.cli.chat.login import Answers
+from rookery.cli.exit_codes import Exit
 from rookery.cli.output import Output
 from rookery.client import AsyncRookery, Unauthenticated
 from rookery.domain.access.rights import Role
@@ -30,10 +30,10 @@ class Desk:
         self.out = Output(self.stdout, Stream())
 
     async def log_in(self, **answers: str) -> int:
-        return await chat_login.login(self.url, Answers(**answers), file=self.file, out=self.out)
+        return await login.login(self.url, Answers(**answers), file=self.file, out=self.out)
 
     def client(self) -> AsyncRookery:
-        return AsyncRookery(self.url, token=chat_credentials.find(self.url, {}, self.file).token)
+        return AsyncRookery(self.url, token=credentials.find(self.url, {}, self.file).token)
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ async def desk(database_url: str, tmp_path: Path) -> AsyncIterator[Desk]:
 
 
 async def test_password_becomes_a_token_and_is_not_kept(desk: Desk) -> None:
-    assert not await chat_login.is_setup_needed(desk.url)
+    assert not await login.is_setup_needed(desk.url)
 
     assert await desk.log_in(login="ada@example.test", password=PASSWORD) == Exit.OK
 
@@ -84,21 +84,21 @@ async def test_logging_out_revokes_the_token_that_was_made(desk: Desk) -> None:
     await desk.log_in(login="ada", password=PASSWORD)
     client = desk.client()
 
-    assert await chat_login.logout(desk.url, file=desk.file, out=desk.out) == Exit.OK
+    assert await login.logout(desk.url, file=desk.file, out=desk.out) == Exit.OK
 
     async with client:
         with pytest.raises(Unauthenticated):
             await client.me()
     assert desk.file.load().servers == {}
     with pytest.raises(Refused, match="not logged in"):
-        await chat_login.logout(desk.url, file=desk.file, out=desk.out)
+        await login.logout(desk.url, file=desk.file, out=desk.out)
 
 
 async def test_logging_out_leaves_a_token_alone_that_was_brought(desk: Desk) -> None:
     person = await desk.house.add("ben")
     await desk.log_in(token=person.token)
 
-    await chat_login.logout(desk.url, file=desk.file, out=desk.out)
+    await login.logout(desk.url, file=desk.file, out=desk.out)
 
     assert desk.stdout.getvalue().endswith("The token was not made here, and stays valid.\n")
     async with AsyncRookery(desk.url, token=person.token) as client:
@@ -107,9 +107,9 @@ async def test_logging_out_leaves_a_token_alone_that_was_brought(desk: Desk) -> 
 
 async def test_server_that_is_gone_does_not_keep_anybody_logged_in(tmp_path: Path) -> None:
     url, file, stdout = "http://127.0.0.1:1", CredentialsFile({"HOME": str(tmp_path)}), Stream()
-    file.add(url, chat_credentials.Login(token="rk_x", token_id="6f7c1a4e-0000-4000-8000-000000000001"))
+    file.add(url, credentials.Login(token="rk_x", token_id="6f7c1a4e-0000-4000-8000-000000000001"))
 
-    assert await chat_login.logout(url, file=file, out=Output(stdout, Stream())) == Exit.OK
+    assert await login.logout(url, file=file, out=Output(stdout, Stream())) == Exit.OK
 
     assert "valid until it expires" in stdout.getvalue()
     assert file.load().servers == {}
@@ -121,9 +121,9 @@ def piped(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
 
 def test_secrets_are_read_from_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
     piped(monkeypatch, b"rk_secret\n")
-    token = chat_login.ask(is_setup=False, name=None, token_stdin=True, password_stdin=False)
+    token = login.ask(is_setup=False, name=None, token_stdin=True, password_stdin=False)
     piped(monkeypatch, b" two words \r\n")
-    password = chat_login.ask(is_setup=False, name="ada", token_stdin=False, password_stdin=True)
+    password = login.ask(is_setup=False, name="ada", token_stdin=False, password_stdin=True)
 
     assert token == Answers(token="rk_secret")
     assert password == Answers(login="ada", password=" two words ")
@@ -135,7 +135,7 @@ def test_setup_token_may_be_pasted_with_what_stands_around_it(monkeypatch: pytes
     monkeypatch.setattr("getpass.getpass", lambda _: next(typed))
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
 
-    answers = chat_login.ask(is_setup=True, name="ada@example.test", token_stdin=False, password_stdin=False)
+    answers = login.ask(is_setup=True, name="ada@example.test", token_stdin=False, password_stdin=False)
 
     assert answers == Answers(login="ada@example.test", password=PASSWORD, setup_token="rk_setup_1")
 
@@ -158,5 +158,5 @@ def test_what_is_missing_is_said(
     given: dict[str, object] = {"is_setup": False, "name": None, "token_stdin": False, "password_stdin": False}
 
     with pytest.raises(Refused, match=words) as caught:
-        chat_login.ask(**{**given, **options})  # type: ignore[arg-type]
+        login.ask(**{**given, **options})  # type: ignore[arg-type]
     assert caught.value.code == Exit.USAGE

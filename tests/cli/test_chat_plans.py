@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from rookery.cli import chat_plans
+from rookery.cli.chat import plans
 from rookery.client import AsyncRookery
 from rookery.client.models import Message, Part
 
@@ -46,4 +46,4 @@ def client(*rows: tuple[str, Part]) -> AsyncRookery:
     ],
 )
 async def test_plan_of_the_newest_turn_is_found(rows: list[tuple[str, Part]], plan: str | None) -> None:
-    assert await chat_plans.find(client(*rows), CHAT) == plan
+    assert await plans.find(client(*rows), CHAT) == plan

@@ -8,10 +8,10 @@ from uuid import UUID
 
 import pytest
 
-from rookery.cli import chat_servers, chat_talk
-from rookery.cli.chat_approvals import Undecided
-from rookery.cli.chat_failures import Refused
-from rookery.cli.exits import Exit
+from rookery.cli.chat import mcp_servers, prompt_loop
+from rookery.cli.chat.approvals import Undecided
+from rookery.cli.chat.errors import Refused
+from rookery.cli.exit_codes import Exit
 from rookery.client.models import McpServer
 from rookery.domain.chat.mcp_consent import Entry
 from rookery.llm.scripted import Say
@@ -41,12 +41,12 @@ def test_a_server_is_asked_about_once_and_the_answer_is_kept(database_url: str, 
 
     with seated(database_url, tmp_path, (Say("Good morning."),)) as (desk, runner):
         chat_id = runner.run(chat_with_server(desk))
-        assert chat_talk.Talk(desk.terminal(), runner, model=None, chat_id=chat_id).run(person) == Exit.OK
-        left = runner.run(chat_servers.find_waiting(desk.client, chat_id))
+        assert prompt_loop.Talk(desk.terminal(), runner, model=None, chat_id=chat_id).run(person) == Exit.OK
+        left = runner.run(mcp_servers.find_waiting(desk.client, chat_id))
 
     assert person.prompts == [
         "Let docs run? [y/n] ",
-        f"{chat_servers.HOW}. Let docs run? [y/n] ",
+        f"{mcp_servers.HOW}. Let docs run? [y/n] ",
         "> ",
         "> ",
     ]
@@ -66,8 +66,8 @@ def test_who_does_not_answer_is_not_asked_at_every_prompt(database_url: str, tmp
 
     with seated(database_url, tmp_path, (Say("Good morning."),)) as (desk, runner):
         chat_id = runner.run(chat_with_server(desk))
-        assert chat_talk.Talk(desk.terminal(), runner, model=None, chat_id=chat_id).run(read_line) == Exit.OK
-        left = runner.run(chat_servers.find_waiting(desk.client, chat_id))
+        assert prompt_loop.Talk(desk.terminal(), runner, model=None, chat_id=chat_id).run(read_line) == Exit.OK
+        left = runner.run(mcp_servers.find_waiting(desk.client, chat_id))
 
     assert left is not None
     assert [each.state for each in left[1]] == ["asked"]
@@ -79,13 +79,13 @@ async def test_servers_are_shown_and_answered_about_by_name(database_url: str, t
             chat_id = str(await chat_with_server(desk))
         states = []
         for answer in (None, "agree", "deny", "withdraw"):
-            done = await chat_servers.servers(
+            done = await mcp_servers.servers(
                 desk.terminal(), chat_id, answer=answer, name=None if answer is None else "docs"
             )
             assert done == Exit.OK
             states.append(re.split(r"\s{2,}", desk.said.splitlines()[1])[1])
         with pytest.raises(Refused, match="names a server other"):
-            await chat_servers.servers(desk.terminal(), chat_id, answer="agree", name="other")
+            await mcp_servers.servers(desk.terminal(), chat_id, answer="agree", name="other")
 
     assert states == ["asked", "agreed, not running", "denied", "asked"]
 
@@ -106,10 +106,10 @@ def test_a_changed_server_is_told_as_such_and_no_answer_is_none() -> None:
     def nobody(prompt: str) -> str:
         raise KeyboardInterrupt
 
-    assert list(chat_servers.told(server)) == [
+    assert list(mcp_servers.told(server)) == [
         "The project has changed its MCP server docs. It would run now:",
         "  command: 'sh\\u202e'",
         "  in: /p",
     ]
     with pytest.raises(Undecided):
-        chat_servers.ask(server, nobody)
+        mcp_servers.ask(server, nobody)

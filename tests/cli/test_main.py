@@ -16,10 +16,11 @@ from typing import IO
 
 import pytest
 
-from rookery import __version__, setting_keys
+from rookery import __version__
 from rookery.cli import main as cli
-from rookery.cli.exits import Exit, exit_code
+from rookery.cli.exit_codes import Exit, exit_code
 from rookery.cli.output import Output
+from rookery.settings import keys
 from rookery.store.db import errors
 
 SCRIPT = str(Path(sys.executable).parent / "rookery")
@@ -85,7 +86,7 @@ def test_every_setting_but_secrets_is_a_flag_of_every_command(tmp_path: Path, co
     text = rookery(tmp_path, *command, "--help").stdout
 
     assert "\nsettings:\n" in text
-    for key in setting_keys.KEYS:
+    for key in keys.KEYS:
         assert bool(re.search(rf"^  {key.flag} ", text, re.MULTILINE)) is key.has_flag, key.flag
         # Among what is the command's own they would be a screen that nobody reads.
         assert f"[{key.flag}" not in text
@@ -179,7 +180,7 @@ def test_config_shows_effective_settings_with_secrets_masked(tmp_path: Path) -> 
     assert ["log_access", "true", "--log-access"] in rows
     assert ["auto_migrate", "false", "--auto-migrate"] in rows
     assert ["config", "-", "default"] in rows
-    assert [row[0] for row in rows[1:]] == [key.name for key in setting_keys.KEYS]
+    assert [row[0] for row in rows[1:]] == [key.name for key in keys.KEYS]
     assert len({line.index(row[-1], 30) for line, row in zip(done.stdout.splitlines(), rows, strict=True)}) == 1
 
 

@@ -15,10 +15,8 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from rookery import settings
-from rookery.cli.children import STOP, Child, Orders, Ready
-from rookery.cli.exits import Exit
-from rookery.cli.parent import (
+from rookery.cli.exit_codes import Exit
+from rookery.cli.serve.parent import (
     FORGIVEN_SECONDS,
     LAST_RESTART_SECONDS,
     READY_SECONDS,
@@ -29,10 +27,12 @@ from rookery.cli.parent import (
     Minder,
     Restarts,
 )
-from rookery.cli.stopping import Stop
+from rookery.cli.serve.replica_messages import STOP, Child, Orders, Ready
+from rookery.cli.serve.stop_signals import Stop
 from rookery.metrics.merge import Gathering
 from rookery.runtime import replica_slots
 from rookery.runtime.replica_slots import SlotState
+from rookery.settings import settings
 from rookery.testing import FakeClock
 from tests.waiting import until
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from rookery.cli import port
-from rookery.cli.port import CannotListen
-from rookery.setting_values import Address
+from rookery.cli.serve import port
+from rookery.cli.serve.port import CannotListen
+from rookery.settings.values import Address
 
 
 @pytest.fixture

@@ -17,14 +17,14 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from rookery import settings
-from rookery.cli import parent, port
-from rookery.cli.parent import Minder
-from rookery.cli.stopping import ECHO_SECONDS, Stop
+from rookery.cli.serve import parent, port
+from rookery.cli.serve.parent import Minder
+from rookery.cli.serve.stop_signals import ECHO_SECONDS, Stop
 from rookery.client import AsyncRookery
 from rookery.runtime import replica_slots
 from rookery.runtime.replica_slots import SlotState
-from rookery.setting_values import Address
+from rookery.settings import settings
+from rookery.settings.values import Address
 from rookery.store.db.embedded.server import running_url
 from tests.cli.fleet import FIRST, REST, WAIT_SECONDS, Fleet, open_fleet
 from tests.cli.served import SCRIPT, environment, is_alive, rookery, servers_of, serving

@@ -14,7 +14,7 @@ from enum import Enum
 from pathlib import Path
 from uuid import UUID, uuid4
 
-from rookery.app import Replica
+from rookery.app.replica import Replica
 from rookery.client.reducer import View
 from rookery.domain.access.rights import Role as UserRole
 from rookery.domain.chat.chat import Chat

@@ -6,7 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from rookery.health import ReplicaHealth
+from rookery.app.health import ReplicaHealth
 from rookery.store.db.pool import Database, DatabaseConfig
 from rookery.store.db.pool_waits import PoolWaits
 from rookery.worker.config import WorkerConfig

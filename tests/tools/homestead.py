@@ -12,8 +12,9 @@ from uuid import UUID, uuid4
 
 import msgspec
 
-from rookery import app, installation, settings
-from rookery.app import Choices, Replica
+from rookery.app import installation
+from rookery.app import replica as app_replica
+from rookery.app.replica import Choices, Replica
 from rookery.domain.chat import parts
 from rookery.domain.chat.messages import ChatId, Message, NewMessage, NewQueuedMessage, Role
 from rookery.domain.chat.parts import Text, ToolCall, ToolResult
@@ -24,7 +25,8 @@ from rookery.llm.scripted import Scripts
 from rookery.models.connect import default_scripts
 from rookery.models.secrets import KeyRing
 from rookery.runtime.clock import SystemClock
-from rookery.settings import Settings
+from rookery.settings import settings
+from rookery.settings.settings import Settings
 from rookery.store import machine
 from rookery.store.chats import messages
 from rookery.store.db.pool import Database
@@ -69,7 +71,7 @@ class Homestead:
         await self.stack.aclose()
         self.stack = AsyncExitStack()
         self.replica = await self.stack.enter_async_context(
-            app.running_replica(self.config, self.database, self.choices)
+            app_replica.running_replica(self.config, self.database, self.choices)
         )
 
     async def ask(self, words: str, **fields: Any) -> ChatId:
@@ -155,7 +157,7 @@ async def open_homestead(
                 config_id = (await model_configs.create_model_config(conn, draft, by=None)).id
             async with AsyncExitStack() as outer:
                 stack = AsyncExitStack()
-                replica = await stack.enter_async_context(app.running_replica(config, database, choices))
+                replica = await stack.enter_async_context(app_replica.running_replica(config, database, choices))
                 stead = Homestead(config, database, choices, UUID(str(user)), config_id, replica, stack)
                 outer.push_async_callback(lambda: stead.stack.aclose())
                 await until(lambda: database.api.fetchval("SELECT count(*) > 0 FROM templates"), timeout=PATIENCE)

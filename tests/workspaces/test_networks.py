@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery import driving
-from rookery.setting_values import Address
-from rookery.settings import Settings, load
+from rookery.app import drivers
+from rookery.settings.settings import Settings, load
+from rookery.settings.values import Address
 from rookery.workspaces import networks
 from rookery.workspaces.networks import NETWORKS
 
@@ -51,7 +51,7 @@ def test_nobody_gets_more_than_is_asked_for_or_allowed() -> None:
 def test_setting_takes_the_names_and_those_from_before(given: str, read: str) -> None:
     made = settings({"drivers.local.network_max": given})
 
-    assert driving.local_config(made).network_max == read
+    assert drivers.local_config(made).network_max == read
 
 
 def test_ports_of_the_server_and_its_database_are_known() -> None:
@@ -64,5 +64,5 @@ def test_ports_of_the_server_and_its_database_are_known() -> None:
         database_url="postgresql://u:p%40@db1:6543,db2,[::1]:6544/rookery",
     )
 
-    assert driving.own_ports(made) == (5432, 6543, 6544, 7117, 7200, 7201, 7202, 9090)
-    assert driving.own_ports(msgspec.structs.replace(settings(), listen=Address("", 0))) == ()
+    assert drivers.own_ports(made) == (5432, 6543, 6544, 7117, 7200, 7201, 7202, 9090)
+    assert drivers.own_ports(msgspec.structs.replace(settings(), listen=Address("", 0))) == ()

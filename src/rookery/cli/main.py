@@ -15,10 +15,12 @@ import sys
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-from rookery import __version__, setting_keys, settings
-from rookery.cli import admin_commands, chat_commands
-from rookery.cli.exits import Exit, exit_code
-from rookery.settings import Loaded, SettingsError
+from rookery import __version__
+from rookery.cli.admin import arguments as admin_arguments
+from rookery.cli.chat import arguments as chat_arguments
+from rookery.cli.exit_codes import Exit, exit_code
+from rookery.settings import keys, settings
+from rookery.settings.settings import Loaded, SettingsError
 
 if TYPE_CHECKING:
     # At run time it is imported late: it brings the log and asyncio, half the time that `rookery --help` takes.
@@ -101,7 +103,7 @@ def _execute(arguments: argparse.Namespace, out: Output) -> int:
         out.show_tracebacks = os.environ.get("ROOKERY_LOG_LEVEL") == "debug"
         code: int = arguments.run(arguments, out)
         return code
-    flags = {key.name: value for key in setting_keys.KEYS if (value := getattr(arguments, key.field, None)) is not None}
+    flags = {key.name: value for key in keys.KEYS if (value := getattr(arguments, key.field, None)) is not None}
     if refused := settings.secret_flags(flags):
         raise SettingsError(refused, [])
     loaded = settings.load(flags, os.environ, strict=arguments.strict_config)
@@ -118,7 +120,7 @@ def _execute(arguments: argparse.Namespace, out: Output) -> int:
 
 
 def _serve(_: argparse.Namespace, loaded: Loaded, out: Output) -> int:
-    from rookery.cli import serve
+    from rookery.cli.serve import serve
 
     form, level = loaded.settings.log_format, loaded.settings.log_level
     out.has_log_beside = True
@@ -126,19 +128,19 @@ def _serve(_: argparse.Namespace, loaded: Loaded, out: Output) -> int:
 
 
 def _migrate(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
-    from rookery.cli import admin
+    from rookery.cli.admin import admin
 
     return _run_admin(admin.migrate(loaded.settings, out, dry_run=arguments.dry_run), loaded, out)
 
 
 def _status(_: argparse.Namespace, loaded: Loaded, out: Output) -> int:
-    from rookery.cli import admin
+    from rookery.cli.admin import admin
 
     return _run_admin(admin.status(loaded.settings, out), loaded, out)
 
 
 def _doctor(_: argparse.Namespace, loaded: Loaded, out: Output) -> int:
-    from rookery.cli import admin
+    from rookery.cli.admin import admin
 
     return _run_admin(admin.doctor(loaded.settings, out), loaded, out)
 
@@ -304,8 +306,8 @@ def parser() -> argparse.ArgumentParser:
     _add(tasks, "doctor", _doctor, "check configuration, database and environment; exit 1 if something fails")
     config = _add(tasks, "config", _config, "show the effective settings, with secrets masked")
     config.add_argument("--sources", action="store_true", help="say where each value came from")
-    admin_commands.add_to(tasks, _add, _run_admin)
-    chat_commands.add_to(commands, _run_client)
+    admin_arguments.add_to(tasks, _add, _run_admin)
+    chat_arguments.add_to(commands, _run_client)
     return top
 
 
@@ -318,12 +320,12 @@ def _add(commands: Any, name: str, run: Command, summary: str, *, has_json: bool
         command.add_argument("--json", action="store_true", help="print one JSON document instead of text")
     group = command.add_argument_group(SETTINGS, "A flag wins over its ROOKERY_ variable, which wins over the file.")
     group.add_argument("--strict-config", action="store_true", help="refuse names of settings that do not exist")
-    for key in setting_keys.KEYS:
+    for key in keys.KEYS:
         _add_flag(group, key)
     return command
 
 
-def _add_flag(group: Any, key: setting_keys.Key) -> None:
+def _add_flag(group: Any, key: keys.Key) -> None:
     default = key.otherwise or key.default
     text = f"{key.meaning} Default: {str(default).lower() if key.kind.is_switch else default}.".replace("`", "")
     metavar = key.kind.name.replace("`", "").replace(" or ", "|").replace(" ", "-")

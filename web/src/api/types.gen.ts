@@ -62,7 +62,7 @@ export interface AnswerInput {
   tool_call_id: string;
   decision: Decision;
   reason?: string;
-  always?: rookeryOf_chat__approvals__Scope | null;
+  always?: rookeryOf_domain__chat__approvals__Scope | null;
   match?: Record<string, string> | null;
 }
 
@@ -1589,7 +1589,7 @@ export interface TitleView {
 /** Without `expires_in_days` a token lasts 90 days, or as long as this server lets them. */
 export interface TokenBody {
   name: string;
-  scopes: rookeryOf_chat__rights__Scope[];
+  scopes: rookeryOf_domain__access__rights__Scope[];
   expires_in_days?: number | null;
 }
 
@@ -1808,12 +1808,12 @@ export interface WorkspaceView {
   operation: OperationView | null;
 }
 
-/** Where an answer holds from now on: in this chat and its subagents, or in all chats of its owner. */
-export type rookeryOf_chat__approvals__Scope = "chat" | "user";
-
 /** What an API token may be used for; never more than its user may do. */
-export type rookeryOf_chat__rights__Scope = "all" | "chat:read" | "chat:write" | "usage:read" | "admin";
+export type rookeryOf_domain__access__rights__Scope = "all" | "chat:read" | "chat:write" | "usage:read" | "admin";
 
-export type rookeryOf_store__users__Status = "active" | "disabled";
+/** Where an answer holds from now on: in this chat and its subagents, or in all chats of its owner. */
+export type rookeryOf_domain__chat__approvals__Scope = "chat" | "user";
 
-export type rookeryOf_store__workspaces__Status = "pending" | "starting" | "running" | "stopping" | "stopped" | "failed" | "deleting" | "deleted";
+export type rookeryOf_store__people__users__Status = "active" | "disabled";
+
+export type rookeryOf_store__workspaces__workspaces__Status = "pending" | "starting" | "running" | "stopping" | "stopped" | "failed" | "deleting" | "deleted";

@@ -1,0 +1,208 @@
+"""Opening the database of an installation: its data directory, the embedded server or another, schema, keys and pins.
+
+Apart from `app`, because a command that only looks in must not load a whole server: that took most of its time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+
+from rookery.models import secrets
+from rookery.models.secrets import KeyRing
+from rookery.runtime.clock import Clock
+from rookery.settings.settings import Problem, Settings, SettingsError
+from rookery.store.db import migrate, pool
+from rookery.store.db.embedded import server as embedded
+from rookery.store.db.embedded.data_dir import DataDirLock, Use, prepare_data_dir, require_database
+from rookery.store.db.embedded.server import EmbeddedServer
+from rookery.store.db.errors import DataDirInUse, EmbeddedServerError
+from rookery.store.db.hints import ConfigHint
+from rookery.store.db.pool import Database, DatabaseConfig
+from rookery.store.db.pubsub import Bus, Notifier
+from rookery.store.models import providers
+from rookery.store.models.env_providers import ensure_env_providers
+from rookery.store.models.offline_model import ensure_model
+from rookery.store.people.name_repair import repair_names
+from rookery.store.settings import locked
+from rookery.telemetry.log import get_logger
+from rookery.workspaces.driver_specs import Specs
+
+BUSY_SECONDS = 5.0  # how long somebody else may take to start, or to be done
+BUSY_POLL_SECONDS = 0.05
+
+log = get_logger("app.installation")
+
+Progress = Callable[[str], None]
+
+
+def database_config(settings: Settings, url: str) -> DatabaseConfig:
+    return DatabaseConfig(
+        url,
+        pool_api=settings.database_pool_api,
+        pool_worker=settings.database_pool_worker,
+        statement_timeout_seconds=settings.database_statement_timeout.total_seconds(),
+    )
+
+
+@asynccontextmanager
+async def held_data_dir(settings: Settings, on_progress: Progress) -> AsyncIterator[DataDirLock]:
+    """The data directory for a server. One that serves already is a refusal; a command is waited for, it is short."""
+    lock = DataDirLock(prepare_data_dir(settings.data_dir), Use.STARTING)
+    deadline, has_told = time.monotonic() + BUSY_SECONDS, False
+    while True:
+        try:
+            lock.acquire()
+            break
+        except DataDirInUse:
+            holder = lock.holder()
+            if holder.use in (Use.STARTING, Use.SERVING) or time.monotonic() > deadline:
+                raise
+            if not has_told and holder.pid is not None:
+                on_progress(f"waiting for process {holder.pid}, which uses {lock.data_dir} for a moment")
+                has_told = True
+        await asyncio.sleep(BUSY_POLL_SECONDS)
+    with lock:
+        yield lock
+
+
+@asynccontextmanager
+async def served_url(
+    settings: Settings, lock: DataDirLock, on_progress: Progress, *, ending: asyncio.Event | None = None
+) -> AsyncIterator[str]:
+    """The address of the database for the holder of the data directory: external, or embedded and started."""
+    if settings.database_url is not None:
+        yield settings.database_url
+        return
+    # It is ours alone, so it has room for as many replicas as were asked for.
+    needed = settings.replicas * database_config(settings, "").connections + 2 * pool.SPARE_CONNECTIONS
+    options = {"max_connections": str(needed)} if needed > int(embedded.SETTINGS["max_connections"]) else {}
+    server = EmbeddedServer(settings.data_dir, options=options, lock=lock, on_progress=on_progress)
+    await server.start()
+    if server.adopted:
+        log.info("database_adopted", pid=server.pid)
+    async with server.stopped_at_the_end(ending):
+        yield server.url
+
+
+@asynccontextmanager
+async def served_database(
+    settings: Settings, lock: DataDirLock, on_progress: Progress, *, ending: asyncio.Event | None = None
+) -> AsyncIterator[Database]:
+    """The same, connected to."""
+    async with (
+        served_url(settings, lock, on_progress, ending=ending) as url,
+        await Database.connect(database_config(settings, url)) as database,
+    ):
+        yield database
+
+
+@asynccontextmanager
+async def visited_database(
+    settings: Settings, on_progress: Progress, *, may_create: bool = False
+) -> AsyncIterator[Database]:
+    """The database for a command that looks in: the one that runs already, else the embedded one for a moment.
+
+    Without `may_create`, an installation that has no database yet is left as it is, and NoDatabase is raised.
+    """
+    if settings.database_url is not None:
+        async with await Database.connect(database_config(settings, settings.database_url)) as database:
+            yield database
+        return
+    lock = DataDirLock(prepare_data_dir(settings.data_dir, may_create=may_create), Use.VISITING)
+    if (running := await _running_url_unless_free(lock)) is not None:
+        async with await Database.connect(database_config(settings, running)) as database:
+            yield database
+        return
+    with lock:
+        if not may_create:
+            require_database(lock.data_dir)
+        async with served_database(settings, lock, on_progress) as database:
+            yield database
+
+
+async def _running_url_unless_free(lock: DataDirLock) -> str | None:
+    """The address of the database that another process runs; None when there is none, and the lock is ours.
+
+    A server that starts is waited for, and so is another command: its database would vanish in the middle of ours.
+    """
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            lock.acquire()
+        except DataDirInUse:
+            holder, running = lock.holder(), embedded.running_url(lock.data_dir)
+            is_late = time.monotonic() > deadline
+            if running is not None and (holder.use is Use.SERVING or (is_late and holder.use is Use.VISITING)):
+                return running
+            if is_late and holder.use is Use.STARTING:
+                raise EmbeddedServerError(
+                    f"The server in {lock.data_dir} (process {holder.pid}) is still starting. Try again in a moment."
+                ) from None
+            if is_late:
+                raise
+        else:
+            return None
+        await asyncio.sleep(BUSY_POLL_SECONDS)
+
+
+async def prepare_schema(settings: Settings, database: Database) -> None:
+    """Bring the schema up to date, or, without `auto_migrate`, insist that it is."""
+    async with database.api.acquire() as conn:
+        # Before anything is created: a server too small for this replica stays as it is.
+        await pool.check_capacity(conn, database.config, replicas=settings.replicas)
+        if not settings.auto_migrate:
+            await migrate.check(conn, advice="Run `rookery admin migrate`, or set auto_migrate.")
+            return
+    await migrate.migrate(database)
+
+
+async def prepare_accounts(database: Database) -> None:
+    """Bring what accounts are found by into its normal form. The log names accounts by their ids only."""
+    async with database.api.acquire() as conn:
+        repair = await repair_names(conn)
+    if repair.rewritten:
+        log.info("email_addresses_normalised", count=len(repair.rewritten))
+    for user_id in repair.left:
+        log.warning("email_address_not_normal", user_id=str(user_id))
+
+
+async def prepare_models(
+    settings: Settings, database: Database, environ: Mapping[str, str], *, with_offline: bool = False
+) -> KeyRing | None:
+    """Check that the key ring opens what is stored, and give the providers of the environment their rows.
+
+    A ring that does not fit would make every stored key look missing; better not to start. `with_offline` adds the
+    offline model where there is none at all. Returns the ring.
+    """
+    try:
+        ring = secrets.load_ring(settings.secret_keys, settings.data_dir if settings.database_url is None else None)
+        async with database.api.acquire() as conn:
+            if ring is not None and not await secrets.check_ring(conn, ring):
+                raise secrets.SecretsError(
+                    "This ring did not seal the keys in the database. Set the one that did, or restore the key file."
+                )
+            if ring is not None:
+                await providers.seal_clear_headers(conn, ring)
+                await Specs(ring).seal_clear_parameters(conn)
+            await ensure_env_providers(conn, environ)
+            if with_offline:
+                await ensure_model(conn)
+        return ring
+    except secrets.SecretsError as error:
+        raise SettingsError([Problem("secret_keys", "the key ring", str(error))], []) from error
+
+
+async def apply_pins(database: Database, environ: Mapping[str, str], *, clock: Clock) -> None:
+    """Put the runtime settings into effect that the environment decides; replicas that run already learn of it."""
+    try:
+        async with database.api.acquire() as conn:
+            has_changed = await locked.apply(conn, environ, now=clock.now())
+    except locked.PinError as error:
+        raise SettingsError([Problem(name, "environment", text) for name, text in error.problems], []) from error
+    if has_changed:
+        notifier = Notifier(database.worker, Bus())
+        notifier.publish([ConfigHint(kind="settings")])
+        await notifier.close()

@@ -1,0 +1,71 @@
+"""Where a replica listens for other replicas, as its settings say. The data directory holds the sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from urllib.parse import urlsplit
+from uuid import UUID
+
+import asyncpg
+
+from rookery.models.secrets import KeyRing
+from rookery.runtime.clock import Clock
+from rookery.settings.settings import Problem, Settings, SettingsError
+from rookery.store.db.embedded.data_dir import make_socket_dir
+from rookery.stream.relay import host_identity, service
+from rookery.stream.relay.service import Listening, Reach
+from rookery.stream.relay.workspace_agents import AgentPeers
+
+
+@contextmanager
+def relay_sockets(
+    settings: Settings, replica_id: UUID, *, ring: KeyRing | None, index: int, is_server: bool
+) -> Iterator[Listening | None]:
+    """The sockets for as long as the block runs. None without a data directory: a command must not make one.
+
+    A command that runs beside servers is reached by those of its machine only.
+    """
+    if not settings.data_dir.is_dir():
+        yield None
+        return
+    sockets = service.open_sockets(
+        make_socket_dir(settings.data_dir, None).parent,
+        replica_id,
+        host_id=host_identity.host_id(settings.data_dir),
+        key=ring.subkey("relay") if ring is not None else host_identity.key(settings.data_dir),
+        reach=_reach(settings, index) if is_server else None,
+        ca=settings.relay_tls_ca,
+    )
+    with ExitStack() as stack:
+        try:
+            listening = stack.enter_context(sockets)
+        except OSError as error:
+            problem = f"cannot be used: {error.strerror or error}."
+            raise SettingsError([Problem("relay_bind", "the relay between replicas", problem)], []) from error
+        yield listening
+
+
+def agent_peers(
+    listening: Listening | None, replica_id: UUID, *, pool: asyncpg.Pool, clock: Clock
+) -> AgentPeers | None:
+    """How agents of other machines are reached; not at all without the key that replicas share."""
+    if listening is None:
+        return None
+    return AgentPeers(replica_id, key=listening.key, pool=pool, clock=clock, tls=listening.dial_tls)
+
+
+def _reach(settings: Settings, index: int) -> Reach | None:
+    """Replicas of one machine share the settings, so each counts up the ports in them."""
+    bind, url = settings.relay_bind, settings.relay_url
+    if bind is None:
+        return None
+    if url is not None and (port := urlsplit(url).port) is not None:
+        url = url.removesuffix(f":{port}") + f":{port + index}"
+    return Reach(
+        host=bind.host,
+        port=bind.port + index if bind.port else 0,
+        url=url,
+        tls_cert=settings.relay_tls_cert,
+        tls_key=settings.relay_tls_key,
+    )

@@ -1,0 +1,343 @@
+"""The composition root: settings in, a running replica out. Every part is built and wired here and nowhere else."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cached_property, partial
+from random import Random, SystemRandom
+from uuid import UUID, uuid4
+
+from starlette.types import ASGIApp
+
+from rookery import __version__
+from rookery.api.application import create_application
+from rookery.api.origins import Origins
+from rookery.api.rate_limits import RateLimits
+from rookery.api.services import ApiParts
+from rookery.app import worker_config
+from rookery.app import workspaces as app_workspaces
+from rookery.app.health import ReplicaHealth
+from rookery.app.relay import agent_peers, relay_sockets
+from rookery.llm.scripted import Scripts
+from rookery.llm.stats import ModelCounters
+from rookery.metrics.endpoint import metrics_endpoint
+from rookery.metrics.export import Metrics, Sources
+from rookery.metrics.process import Build, PubSub
+from rookery.models.connect import Connector
+from rookery.models.directory import Directory
+from rookery.models.secrets import KeyRing
+from rookery.runtime.clock import Clock, SystemClock
+from rookery.settings.settings import Settings, is_in_the_clear
+from rookery.store.authorized.store import Store
+from rookery.store.db import migrate, replicas
+from rookery.store.db.pool import Database
+from rookery.store.db.pubsub import Bus, Listener, Notifier, NotifyProbe
+from rookery.store.db.replicas import Presence
+from rookery.store.machine import Machine
+from rookery.store.people.logins import Logins
+from rookery.store.people.passwords import Passwords
+from rookery.stream.access_check import ReadTeller, StandingCheck
+from rookery.stream.relay.service import Listening, Relay
+from rookery.stream.service import StreamParts, Streams
+from rookery.telemetry.http_stats import HttpStats
+from rookery.telemetry.log import bind, get_logger
+from rookery.telemetry.loop_lag import LagMonitor
+from rookery.telemetry.redaction import SecretRegistry
+from rookery.tools.step_tools import Toolbox
+from rookery.worker.config import WorkerConfig
+from rookery.worker.titles import ShortTexts
+from rookery.worker.worker import Worker, WorkerParts
+from rookery.workspaces.drivers.protocol import Driver
+from rookery.workspaces.loops import WorkspaceRuntime
+
+log = get_logger("app.replica")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replica:
+    """One running process over one database."""
+
+    id: UUID
+    database: Database
+    bus: Bus
+    notifier: Notifier
+    listener: Listener
+    probe: NotifyProbe
+    presence: Presence
+    lag: LagMonitor
+    machine: Machine
+    directory: Directory
+    connector: Connector
+    worker: Worker
+    relay: Relay
+    streams: Streams
+    store: Store
+    passwords: Passwords
+    logins: Logins
+    api: ApiParts
+    health: ReplicaHealth
+    workspaces: WorkspaceRuntime
+    metrics: Metrics
+
+    @cached_property
+    def application(self) -> ASGIApp:
+        """What the public port serves. Made when it is asked for: a command that only runs a chat needs no routes."""
+        return create_application(self.api)
+
+    async def announce_stop(self) -> None:
+        """Tell load balancers and peers that this replica ends on purpose; it goes on serving what it has."""
+        self.health.stopping = True
+        self.worker.stop_acquiring()
+        await self.presence.stopping()
+
+    async def leave(self) -> None:
+        """Let go of every chat, then send the clients elsewhere: they find their chats in new hands, or free."""
+        self.streams.sessions.stop_admitting()
+        await self.worker.close()
+        self.relay.drain()
+        await self.streams.sessions.goodbye()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """What a replica is given besides its settings; tests and commands bring their own.
+
+    Without `takes_chats` its worker drives only what it is handed: a command must not take other people's chats.
+    `index` counts the replicas that one server starts. `drivers` and `worker` replace those of the settings, `toolbox`
+    the tools.
+    """
+
+    index: int = 0
+    ring: KeyRing | None = None
+    environ: Mapping[str, str] = field(default_factory=dict)
+    secrets: SecretRegistry | None = None
+    toolbox: Toolbox | None = None
+    scripts: Scripts | None = None
+    worker: WorkerConfig | None = None
+    passwords: Passwords | None = None
+    takes_chats: bool = True
+    drivers: Mapping[str, Driver] | None = None
+    clock: Clock = field(default_factory=SystemClock)
+    rng: Random = field(default_factory=SystemRandom)
+
+
+@asynccontextmanager
+async def running_replica(
+    settings: Settings, database: Database, choices: Choices | None = None
+) -> AsyncIterator[Replica]:
+    """Build a replica and keep its loops running. One that dies ends the process: half a replica helps nobody.
+
+    On the way out its row goes before its caller closes the pools: peers take over at once, and nothing is cut off. To
+    them, one that leaves without `announce_stop` has died.
+    """
+    choices = choices or Choices()
+    replica_id = uuid4()
+    async with AsyncExitStack() as stack:
+        listening = stack.enter_context(
+            relay_sockets(settings, replica_id, ring=choices.ring, index=choices.index, is_server=choices.takes_chats)
+        )
+        replica = _wire(settings, database, choices, replica_id=replica_id, listening=listening)
+        stack.callback(replica.passwords.close)
+        stack.enter_context(bind(replica=str(replica.id)))
+        await replica.presence.start()
+        stack.push_async_callback(replica.presence.close)
+        stack.push_async_callback(replica.connector.close)
+        stack.push_async_callback(replica.directory.close)
+        async with asyncio.TaskGroup() as group:
+            loops = [
+                group.create_task(replica.listener.run(), name="listener"),
+                group.create_task(replica.notifier.run(), name="notifier"),
+                group.create_task(replica.presence.run(), name="presence"),
+                group.create_task(replica.lag.run(), name="lag"),
+            ]
+            try:
+                # Whoever uses the replica may rely on hearing hints, and the probe would find it deaf.
+                await replica.listener.wait_connected()
+                loops.append(group.create_task(replica.probe.run(), name="notify-probe"))
+                loops.append(group.create_task(replica.worker.run(), name="worker"))
+                loops += replica.workspaces.start(group, is_server=choices.takes_chats)
+                stack.push_async_callback(replica.workspaces.close)
+                async with replica.relay.running(partial(_with_metrics, replica.metrics)), replica.streams.running():
+                    try:
+                        yield replica
+                    finally:
+                        await replica.leave()
+            finally:
+                # Last of all: what the others have let go of is told, while there is somebody to tell it.
+                await replica.notifier.close()
+                for loop in loops:
+                    loop.cancel()
+
+
+def _with_metrics(metrics: Metrics, relay: ASGIApp) -> ASGIApp:
+    return metrics_endpoint(metrics, otherwise=relay)
+
+
+def _wire(
+    settings: Settings, database: Database, choices: Choices, *, replica_id: UUID, listening: Listening | None
+) -> Replica:
+    clock, rng = choices.clock, choices.rng
+    figures = choices.worker or worker_config.worker_config(settings)
+    identity = replicas.Replica(
+        id=replica_id,
+        host_id=listening.host_id if listening is not None else f"none:{replica_id}",
+        hostname=socket.gethostname(),
+        pid=os.getpid(),
+        version=__version__,
+        schema_version=migrate.SCHEMA_VERSION,
+        index=choices.index,
+        relay_unix=str(listening.unix_path) if listening is not None else None,
+        relay_url=listening.url if listening is not None else None,
+        lease_ttl=timedelta(seconds=figures.lease_seconds),
+    )
+
+    def take_over(_: UUID) -> None:
+        worker.wake()
+        workspaces.executor.wake()
+
+    bus = Bus()
+    notifier = Notifier(database.worker, bus, is_alone=lambda: presence.is_alone, clock=clock)
+    listener = Listener(lambda: database.dedicated("listen"), bus, clock=clock, rng=rng)
+    presence = Presence(lambda: database.dedicated("presence"), identity, clock=clock, rng=rng, on_peer_dead=take_over)
+    lag = LagMonitor(clock)
+    # Alone it has no places to tell of.
+    shared_dir = settings.data_dir if settings.replicas > 1 else None
+    health = ReplicaHealth(database, listener, presence, lag, data_dir=shared_dir)
+    directory = Directory(
+        database.worker, ring=choices.ring, environ=choices.environ, clock=clock, registry=choices.secrets
+    )
+    directory.follow(bus)
+    counters = ModelCounters()
+    connect_seconds = settings.worker_connect_timeout.total_seconds()
+    connector = Connector(scripts=choices.scripts, clock=clock, stats=counters, connect_seconds=connect_seconds)
+    workspaces = app_workspaces.runtime(
+        settings,
+        identity,
+        database.worker,
+        ring=choices.ring,
+        drivers=choices.drivers,
+        bus=bus,
+        publisher=notifier,
+        clock=clock,
+        peers=agent_peers(listening, identity.id, pool=database.worker, clock=clock),
+    )
+    driving_machine = Machine(database.worker, notifier, clock=clock, rng=rng)
+    toolbox = app_workspaces.toolbox(workspaces, driving_machine, directory)
+    worker = Worker(
+        WorkerParts(
+            worker_id=identity.id,
+            machine=driving_machine,
+            pool=database.worker,
+            connect=database.dedicated,
+            bus=bus,
+            publisher=notifier,
+            directory=directory,
+            connector=connector,
+            toolbox=choices.toolbox or toolbox,
+            caches=toolbox.caches,
+            clock=clock,
+            rng=rng,
+            may_acquire=lambda: choices.takes_chats and settings.worker_enabled and health.is_fit(figures),
+            may_commit=lambda: presence.held,
+            config=figures,
+            loop=worker_config.loop_config(settings),
+            retry=worker_config.retry_policy(settings),
+            max_steps=settings.worker_max_steps,
+            max_output_tokens=settings.worker_max_output_tokens,
+            part_limits=worker_config.part_limits(settings),
+        )
+    )
+    probe = NotifyProbe(notifier, bus, replica_id=identity.id, clock=clock)
+    machine = Machine(database.api, notifier, clock=clock, rng=rng)
+    relay = Relay(identity.id, worker.buffer, listening=listening, pool=database.api, clock=clock, rng=rng)
+    relay.serve_agents(workspaces.places.find_own, workspaces.places.cut_off)
+    streams = Streams(
+        StreamParts(
+            replica_id=identity.id,
+            machine=machine,
+            pool=database.api,
+            bus=bus,
+            sources=relay.hub,
+            check=StandingCheck(database.api, clock=clock),
+            clock=clock,
+            rng=rng,
+            is_deaf=lambda: probe.deaf,
+            on_read=ReadTeller(notifier),
+            per_replica=settings.max_streams_per_replica,
+        )
+    )
+    passwords = choices.passwords or Passwords()
+    logins = Logins(database.api, passwords, clock=clock)
+    store = Store(database.api, machine=machine, publisher=notifier, clock=clock, ring=choices.ring)
+    http_stats = HttpStats()
+    parts = ApiParts(
+        store=store,
+        pool=database.api,
+        publisher=notifier,
+        logins=logins,
+        passwords=passwords,
+        streams=streams,
+        directory=directory,
+        connector=connector,
+        texts=ShortTexts(directory, connector, pool=database.api, clock=clock, rng=rng),
+        titling=worker.effects.titling,
+        ring=choices.ring,
+        health=health,
+        clock=clock,
+        limits=RateLimits(clock=clock, replicas=lambda: presence.live_count, on_refused=http_stats.rate_limited),
+        data_dir=settings.data_dir,
+        workspaces=workspaces,
+        origins=Origins(
+            external_url=settings.external_url,
+            allowed_origins=settings.allowed_origins,
+            allowed_hosts=settings.allowed_hosts,
+        ),
+        token_max_days=settings.auth_token_max_ttl.days,
+        max_body=settings.http_max_body,
+        log_access=settings.log_access,
+        is_in_the_clear=is_in_the_clear(settings),
+        stats=http_stats,
+    )
+    return Replica(
+        id=identity.id,
+        database=database,
+        bus=bus,
+        notifier=notifier,
+        listener=listener,
+        probe=probe,
+        presence=presence,
+        lag=lag,
+        machine=machine,
+        directory=directory,
+        connector=connector,
+        worker=worker,
+        relay=relay,
+        streams=streams,
+        store=store,
+        passwords=passwords,
+        logins=logins,
+        api=parts,
+        health=health,
+        workspaces=workspaces,
+        metrics=Metrics(
+            Sources(
+                build=Build(__version__, migrate.SCHEMA_VERSION),
+                worker=worker,
+                models=counters,
+                http=parts.stats,
+                streams=streams,
+                relay=relay,
+                database=database,
+                pubsub=PubSub(notifier, listener, probe),
+                lag=lag,
+                presence=presence,
+                workspaces=workspaces.parts.stats,
+            )
+        ),
+    )

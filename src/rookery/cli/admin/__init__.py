@@ -1,0 +1,1 @@
+"""`rookery admin`: commands for the operator of an installation."""

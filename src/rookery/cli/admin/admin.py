@@ -1,0 +1,314 @@
+"""`rookery admin`: looking after an installation. Each command works beside a running server and without one."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+
+import asyncpg
+import msgspec
+
+from rookery.app import drivers, installation
+from rookery.cli.exit_codes import Exit
+from rookery.cli.output import Output
+from rookery.domain.models.options import ProviderType
+from rookery.models import resolve
+from rookery.runtime import replica_slots
+from rookery.runtime.replica_slots import ReplicaSlot
+from rookery.settings.settings import Settings
+from rookery.store.db import job_runs, overview, pool, replicas
+from rookery.store.db import migrate as migrations
+from rookery.store.db.embedded.data_dir import NoDatabase, prepare_data_dir
+from rookery.store.db.embedded.server import find_binaries
+from rookery.store.db.errors import StoreError
+from rookery.store.db.job_runs import JobRun
+from rookery.store.db.migrate import Migration
+from rookery.store.db.pool import Connection, DatabaseConfig
+from rookery.store.models import model_configs, providers
+from rookery.store.settings import settings as stored_settings
+from rookery.workspaces.drivers.protocol import DriverError, DriverUnavailable
+from rookery.workspaces.drivers.sandbox_check import problem_of_limits, problem_of_users
+from rookery.workspaces.errors import WorkspaceError
+from rookery.workspaces.isolation import IsolationCheck
+
+LOW_DISK_BYTES = 1024**3
+CLOCK_OFFSET_SECONDS = 2.0
+ERROR_CHARS = 80  # of a job that failed: a line each
+
+# What a look may meet. The list goes on after any of them: the next line may be the one that explains it.
+FAILURES = (StoreError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
+
+
+async def migrate(settings: Settings, out: Output, *, dry_run: bool) -> int:
+    """Bring the schema up to date, or say what that would do."""
+    names = [str(migration) for migration in await (_plan(settings, out) if dry_run else _apply(settings, out))]
+    for name in names:
+        out.line(f"{'would apply' if dry_run else 'applied'} {name}")
+    if not names:
+        out.line(f"The schema is up to date (version {migrations.SCHEMA_VERSION}).")
+    out.result({"dry_run": dry_run, "schema": migrations.SCHEMA_VERSION, "migrations": names})
+    return Exit.OK
+
+
+async def _apply(settings: Settings, out: Output) -> list[Migration]:
+    async with installation.visited_database(settings, out.progress, may_create=True) as database:
+        return await migrations.migrate(database)
+
+
+async def _plan(settings: Settings, out: Output) -> list[Migration]:
+    try:
+        async with installation.visited_database(settings, out.progress) as database, database.api.acquire() as conn:
+            return await migrations.plan(conn)
+    except NoDatabase:
+        return migrations.load()  # a database that is yet to be made lacks all of them
+
+
+async def status(settings: Settings, out: Output) -> int:
+    """Which replicas run, what the chats are doing, and how housekeeping went last."""
+    async with installation.visited_database(settings, out.progress) as database, database.api.acquire() as conn:
+        await migrations.check(conn, advice=_who_migrates(settings))
+        running = await replicas.list_replicas(conn)
+        found = await overview.read(conn)
+        runs = await job_runs.list_last_runs(conn)
+    slots = await asyncio.to_thread(replica_slots.read, settings.data_dir)
+    out.line(f"Schema {found.schema_version}, PostgreSQL {found.server_version}, {found.size_bytes / 1e6:.0f} MB")
+    out.line()
+    if running:
+        rows = [(r.replica.id, r.replica.hostname, r.replica.pid, r.state, r.replica.version) for r in running]
+        out.table(("replica", "host", "pid", "state", "version"), rows)
+    else:
+        out.line("No replica is running.")
+    if slots:
+        out.line()
+        out.table(("place", "state", "deaths", "exit code", "started again at"), [_slot_row(slot) for slot in slots])
+    out.line()
+    out.table(("chats", "number"), _chat_rows(found))
+    if runs:
+        out.line()
+        out.table(("job", "last run", "removed", "skipped", "outcome"), [_job_row(run) for run in runs])
+    out.result(
+        {
+            "schema": found.schema_version,
+            "postgresql": found.server_version,
+            "database_bytes": found.size_bytes,
+            "replicas": [
+                {
+                    "id": str(r.replica.id),
+                    "hostname": r.replica.hostname,
+                    "pid": r.replica.pid,
+                    "state": str(r.state),
+                    "version": r.replica.version,
+                    "started_at": r.started_at,
+                    "heartbeat_at": r.heartbeat_at,
+                }
+                for r in running
+            ],
+            "replica_slots": msgspec.to_builtins(slots),
+            "chats": found.chats,
+            "total_estimate": found.total_estimate,
+            "waiting_for_a_worker": found.unowned,
+            "jobs": [
+                {
+                    "name": run.job,
+                    "replica": str(run.replica_id),
+                    "started_at": run.started_at,
+                    "finished_at": run.finished_at,
+                    "outcome": str(run.outcome),
+                    "removed": run.removed,
+                    "skipped": run.skipped,
+                    "error": run.error,
+                }
+                for run in runs
+            ],
+        }
+    )
+    return Exit.OK
+
+
+def _slot_row(slot: ReplicaSlot) -> tuple[object, ...]:
+    again = "" if slot.again_at is None else f"{slot.again_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return slot.index, slot.state, slot.deaths, "" if slot.exit_code is None else slot.exit_code, again
+
+
+def _chat_rows(found: overview.Overview) -> list[tuple[str, int]]:
+    return [*found.chats.items(), ("waiting for a worker", found.unowned), ("all, about", found.total_estimate)]
+
+
+def _job_row(run: JobRun) -> tuple[object, ...]:
+    outcome = str(run.outcome) if run.error is None else f"{run.outcome}: {' '.join(run.error.split())[:ERROR_CHARS]}"
+    return run.job, f"{run.finished_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC", run.removed, run.skipped, outcome
+
+
+def _who_migrates(settings: Settings) -> str:
+    if settings.auto_migrate:
+        return "The next start of `rookery serve` applies them, and so does `rookery admin migrate`."
+    return "`rookery admin migrate` applies them."
+
+
+class Doctor:
+    """Collects findings: one line each, `ok`, `warn` or `fail`."""
+
+    def __init__(self, out: Output) -> None:
+        self._out = out
+        self.findings: list[dict[str, str]] = []
+
+    def say(self, subject: str, verdict: str, text: str) -> None:
+        self.findings.append({"check": subject, "result": verdict, "message": text})
+        self._out.line(f"{verdict:4}  {subject:16}  {text}")
+
+    async def look(self, subject: str, look: Callable[[], Awaitable[tuple[str, str]]]) -> None:
+        """A look that raises is a finding like any other."""
+        try:
+            self.say(subject, *await look())
+        except FAILURES as error:
+            self.fail(subject, error)
+
+    def fail(self, subject: str, error: Exception) -> None:
+        self.say(subject, "fail", " ".join(str(error).split()) or type(error).__name__)
+
+    @property
+    def failed(self) -> bool:
+        return any(finding["result"] == "fail" for finding in self.findings)
+
+
+async def doctor(settings: Settings, out: Output) -> int:
+    """Look at everything a start needs and say what is wrong with it."""
+    found = Doctor(out)
+    found.say("configuration", "ok", f"from {settings.config}" if settings.config else "no configuration file")
+    await found.look("data directory", lambda: _look_at_data_dir(settings))
+    await found.look("workspaces", lambda: _look_at_workspaces(settings))
+    await _look_at_isolation(found, settings)
+    if settings.database_url is None:
+        await found.look("binaries", _look_at_binaries)
+    try:
+        async with installation.visited_database(settings, out.progress) as database, database.api.acquire() as conn:
+            await _look_at_database(found, conn, settings, config=database.config)
+    except NoDatabase as error:
+        found.say("database", "warn", str(error))
+    except FAILURES as error:
+        found.fail("database", error)
+    out.result({"ok": not found.failed, "checks": found.findings})
+    return Exit.FAILED if found.failed else Exit.OK
+
+
+async def _look_at_data_dir(settings: Settings) -> tuple[str, str]:
+    path = prepare_data_dir(settings.data_dir)
+    free = shutil.disk_usage(path).free
+    if free < LOW_DISK_BYTES:
+        return "warn", f"{path} has only {free / 1e6:.0f} MB left on its disk; free some space."
+    return "ok", f"{path}, {free / 1e9:.0f} GB free"
+
+
+async def _look_at_workspaces(settings: Settings) -> tuple[str, str]:
+    """Start one real sandbox. A server without can still serve chats, and workspaces on other machines."""
+    try:
+        machine = await drivers.local_driver(settings).machine()
+    except DriverUnavailable as error:
+        return "warn", f"Local workspaces are unavailable. {error.advice}"
+    if machine.bwrap is None:
+        return (
+            "warn",
+            f"Local workspaces are NOT confined: drivers.local.unsafe is set, and {machine.unconfined_because}",
+        )
+    config = drivers.local_config(settings)
+    problem = problem_of_limits(config) or problem_of_users(config)
+    if problem is not None:
+        return "warn", problem
+    return "ok", "; ".join([f"{machine.bwrap} confines them", *machine.notes])
+
+
+async def _look_at_isolation(found: Doctor, settings: Settings) -> None:
+    """Try from inside of a workspace what it must not be able to do. Without a sandbox there is nothing to try."""
+    driver = drivers.local_driver(settings)
+    try:
+        if (await driver.machine()).bwrap is None:
+            return
+        check = IsolationCheck(
+            driver, drivers.local_config(settings), shared_folders=settings.workspaces_shared_folders
+        )
+        for finding in await check.run():
+            result = {True: "ok", False: "fail", None: "warn"}[finding.is_held]
+            found.say(finding.subject, result, finding.detail)
+    except DriverUnavailable:
+        return  # said by the line about workspaces
+    except (DriverError, WorkspaceError, TimeoutError, OSError) as error:
+        found.say("isolation", "warn", f"Two workspaces could not be tried: {str(error) or 'it took too long'}")
+    finally:
+        await driver.doors.close()
+
+
+async def _look_at_binaries() -> tuple[str, str]:
+    return "ok", f"embedded PostgreSQL in {find_binaries().parent.name}"
+
+
+async def _look_at_database(found: Doctor, conn: Connection, settings: Settings, *, config: DatabaseConfig) -> None:
+    async def look_at_server() -> tuple[str, str]:
+        seen = await overview.read_server(conn)
+        if seen.read_only:
+            return "fail", f"PostgreSQL {seen.version} can only be read; use the address of the primary."
+        return "ok", f"PostgreSQL {seen.version}"
+
+    async def look_at_schema() -> tuple[str, str]:
+        if pending := await migrations.plan(conn):
+            return "warn", f"{len(pending)} migration(s) pending. {_who_migrates(settings)}"
+        return "ok", f"version {migrations.SCHEMA_VERSION}"
+
+    async def look_at_clock() -> tuple[str, str]:
+        asked = time.monotonic()
+        theirs = await overview.read_clock(conn)
+        # Half the round trip is the best guess at how old the answer is.
+        offset = (datetime.now(UTC) - theirs).total_seconds() - (time.monotonic() - asked) / 2
+        if abs(offset) > CLOCK_OFFSET_SECONDS:
+            return "warn", f"this machine is {offset:+.1f} s off the database; leases use the database's clock."
+        return "ok", f"{offset * 1000:+.0f} ms off the database"
+
+    async def look_at_connections() -> tuple[str, str]:
+        allowed = await pool.check_capacity(conn, config, replicas=settings.replicas)
+        return "ok", f"{settings.replicas} replica(s) with up to {config.connections} each, of {allowed}"
+
+    async def look_at_network() -> tuple[str, str]:
+        """Which network people share by their workspaces. A schema of another version is another line's subject."""
+        most = settings.drivers_local_network_max
+        if most == "none":
+            return "ok", "local workspaces have none"
+        private = ", ".join(settings.net_allow_private)
+        also = f"; net_allow_private lets them into {private}" if private else ""
+        if most == "hosts":
+            return "ok", f"local workspaces reach hosts that their template lists{also}"
+        if most == "public":
+            return "ok", f"local workspaces reach public hosts at most{also}"
+        users = 0 if await migrations.plan(conn) else await overview.count_users(conn)
+        if users > 1:
+            return "warn", (
+                f"{users} users may reach what this machine reaches, its localhost too, from workspaces whose "
+                'template says network = "host". drivers.local.network_max = "public" allows no template that.'
+            )
+        return "ok", 'local workspaces have the machine\'s if their template says network = "host"'
+
+    async def look_at_labels() -> tuple[str, str]:
+        """Who makes labels and summaries. Nobody does where no small model is set up and none is chosen."""
+        if await migrations.plan(conn):
+            return "ok", "looked at when the schema is up to date"
+        known = await providers.list_providers(conn)
+        real = {each.id for each in known if each.enabled and each.type != ProviderType.SCRIPTED}
+        configs = await model_configs.list_model_configs(conn)
+        asked = [each for each in configs if each.enabled and each.provider_id in real]
+        chosen = await stored_settings.find_setting(conn, "models")
+        if isinstance(chosen, dict) and chosen.get("title_generation") is not None:
+            return "ok", "made by the model that is chosen for titles"
+        if not asked or resolve.small_models([(each.id, each.model, each.price_output) for each in asked]):
+            return "ok", "made by a small model" if asked else "no model of a provider is set up yet"
+        return "warn", (
+            "No small model is set up, so chats get no labels and no summaries in the list. Choose a model for titles "
+            "in the settings, or add one such as Haiku, GPT mini or Gemini Flash."
+        )
+
+    await found.look("database", look_at_server)
+    await found.look("schema", look_at_schema)
+    await found.look("clock", look_at_clock)
+    await found.look("connections", look_at_connections)
+    await found.look("network", look_at_network)
+    await found.look("labels", look_at_labels)

@@ -1,0 +1,279 @@
+"""The arguments of the admin commands for secrets, providers, models, and for running a prompt.
+
+`main` passes in how a command gets its common flags and how it is run; the modules that do the work are imported when
+their command is chosen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from rookery.settings.settings import Loaded
+
+if TYPE_CHECKING:
+    from rookery.cli.output import Output
+
+Add: TypeAlias = Callable[..., argparse.ArgumentParser]
+# Written out, because `--help` loads no database driver; a test compares them with the store's.
+PROVIDER_TYPES = (
+    "anthropic",
+    "openai",
+    "azure_openai",
+    "openai_compat",
+    "openrouter",
+    "google",
+    "bedrock",
+    "bridge",
+    "scripted",
+)
+PRICES = ("input", "output", "cache_read", "cache_write", "cache_write_1h")
+
+Run: TypeAlias = "Callable[[Coroutine[Any, Any, int], Loaded, Output], int]"
+
+
+def add_to(tasks: Any, add: Add, run: Run) -> None:
+    """The commands below `rookery admin`."""
+    _add_run(tasks, add, run)
+    _add_secrets(tasks, add, run)
+    _add_providers(_group(tasks, "provider", "where models come from, and the keys for them"), add, run)
+    _add_models(_group(tasks, "model", "the models that chats can use"), add, run)
+    _add_templates(_group(tasks, "template", "what workspaces are made of"), add, run)
+
+
+def _group(tasks: Any, name: str, summary: str) -> Any:
+    group = tasks.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", allow_abbrev=False)
+    return group.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+
+def _add_run(tasks: Any, add: Add, run: Run) -> None:
+    def run_prompt(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+        from rookery.cli.admin import input
+        from rookery.cli.admin.run import request as run_request
+        from rookery.cli.admin.run import run as run_run
+
+        with input.refusals(out) as outcome:
+            request = run_request.read_request(
+                arguments.prompt,
+                model=arguments.model,
+                chat=arguments.chat,
+                system=arguments.system,
+                timeout=arguments.timeout,
+                quiet=arguments.quiet,
+                has_workspace=arguments.workspace,
+            )
+            return run(run_run.run(loaded.settings, out, request=request, environ=os.environ), loaded, out)
+        return outcome.code
+
+    command = add(tasks, "run", run_prompt, "run one prompt in a chat and show what happens; the answer is on stdout")
+    command.add_argument("prompt", metavar="PROMPT", help="what to do; - reads it from stdin")
+    command.add_argument("--model", metavar="MODEL", help="its name, PROVIDER/NAME, or its id; else the default")
+    command.add_argument("--chat", metavar="ID", help="go on with this chat instead of starting one")
+    command.add_argument("--system", metavar="TEXT", help="instructions for a new chat, besides the usual ones")
+    command.add_argument("--timeout", metavar="DURATION", help="stop after this long, for example 30m; exit 1")
+    command.add_argument("--quiet", action="store_true", help="show the answer and errors only")
+    command.add_argument(
+        "--workspace", action="store_true", help="give the agent its tools; a workspace it starts is stopped at the end"
+    )
+
+
+def _add_secrets(tasks: Any, add: Add, run: Run) -> None:
+    def rotate(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+        from rookery.cli.admin import secrets
+
+        if arguments.status:
+            return run(secrets.status(loaded.settings, out), loaded, out)
+        return run(secrets.rotate(loaded.settings, out, full=arguments.full), loaded, out)
+
+    command = add(tasks, "rotate-secrets", rotate, "seal every stored key with the active key of the ring")
+    what = command.add_mutually_exclusive_group()
+    what.add_argument("--status", action="store_true", help="only show how many values are under which key")
+    what.add_argument("--full", action="store_true", help="encrypt the values anew too, not only their data keys")
+
+
+def _add_providers(tasks: Any, add: Add, run: Run) -> None:
+    def list_all(_: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+        from rookery.cli.admin import providers
+
+        return run(providers.list_all(loaded.settings, out), loaded, out)
+
+    def add_one(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+        from rookery.cli.admin import input, providers
+
+        new = providers.NewProvider(
+            type=arguments.type,
+            name=arguments.name,
+            display_name=arguments.display_name,
+            base_url=arguments.base_url,
+            options=arguments.option,
+            key_stdin=arguments.key_stdin,
+            no_key=arguments.no_key,
+            no_central_key=arguments.no_central_key,
+            allow_user_key=arguments.allow_user_key,
+            no_fallback=arguments.no_fallback,
+            send_correlation=arguments.send_correlation,
+        )
+        # Asked for before the event loop runs: that one would keep Ctrl-C from ending the prompt.
+        with input.refusals(out) as outcome:
+            key = providers.ask_key(new)
+            return run(providers.add(loaded.settings, out, new=new, key=key), loaded, out)
+        return outcome.code
+
+    def set_key(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+        from rookery.cli.admin import input, providers
+
+        with input.refusals(out) as outcome:
+            key = providers.ask_new_key(arguments.name, from_stdin=arguments.key_stdin)
+            return run(providers.set_key(loaded.settings, out, name=arguments.name, key=key), loaded, out)
+        return outcome.code
+
+    def remove(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+        from rookery.cli.admin import providers
+
+        return run(providers.remove(loaded.settings, out, name=arguments.name, yes=arguments.yes), loaded, out)
+
+    add(tasks, "list", list_all, "show the providers")
+    new = add(tasks, "add", add_one, "add a provider; its key is asked for, or read from stdin")
+    new.add_argument("type", metavar="TYPE", choices=PROVIDER_TYPES, help=", ".join(PROVIDER_TYPES))
+    new.add_argument("name", metavar="NAME", help="what the provider is called here: a-z, 0-9 and hyphens")
+    new.add_argument("--display-name", default="", metavar="TEXT", help="what people see")
+    new.add_argument("--base-url", metavar="URL", help="where it is; known for anthropic, openai, openrouter, google")
+    key = new.add_mutually_exclusive_group()
+    key.add_argument("--key-stdin", action="store_true", help="read the key from stdin instead of asking for it")
+    key.add_argument("--no-key", action="store_true", help="do not ask for a key that is not needed")
+    new.add_argument("--no-central-key", action="store_true", help="users bring their own keys; there is no shared one")
+    new.add_argument("--allow-user-key", action="store_true", help="users may save keys of their own")
+    new.add_argument(
+        "--no-fallback", action="store_true", help="users without a key of their own do not get the shared"
+    )
+    new.add_argument("--send-correlation", action="store_true", help="tell the provider which chat a call belongs to")
+    _add_option(new)
+    changed = add(tasks, "set-key", set_key, "change the key of a provider; it is asked for, or read from stdin")
+    changed.add_argument("name", metavar="NAME")
+    changed.add_argument("--key-stdin", action="store_true", help="read the key from stdin instead of asking for it")
+    gone = add(tasks, "remove", remove, "remove a provider, its models and every key for it")
+    gone.add_argument("name", metavar="NAME")
+    gone.add_argument("--yes", action="store_true", help="remove its models and the keys of users too")
+
+
+def _add_models(tasks: Any, add: Add, run: Run) -> None:
+    def list_all(_: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+        from rookery.cli.admin import models
+
+        return run(models.list_all(loaded.settings, out), loaded, out)
+
+    def add_one(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+        from rookery.cli.admin import models
+
+        new = models.NewModel(
+            provider=arguments.provider,
+            model=arguments.model,
+            context_limit=arguments.context_limit,
+            display_name=arguments.display_name,
+            is_default=arguments.default,
+            disabled=arguments.disabled,
+            compression_threshold=arguments.compression_threshold,
+            options=arguments.option,
+            prices={f"price_{name}": getattr(arguments, f"price_{name}") for name in PRICES},
+        )
+        return run(models.add(loaded.settings, out, new=new), loaded, out)
+
+    def make_default(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+        from rookery.cli.admin import models
+
+        return run(models.make_default(loaded.settings, out, reference=arguments.model), loaded, out)
+
+    def remove(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+        from rookery.cli.admin import models
+
+        return run(models.remove(loaded.settings, out, reference=arguments.model), loaded, out)
+
+    def show(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+        from rookery.cli.admin import models
+
+        return run(models.show(loaded.settings, out, reference=arguments.model), loaded, out)
+
+    def forget_window(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+        from rookery.cli.admin import models
+
+        return run(models.forget_window(loaded.settings, out, reference=arguments.model), loaded, out)
+
+    add(tasks, "list", list_all, "show the models, with the prices in force")
+    new = add(tasks, "add", add_one, "add a model of a provider")
+    new.add_argument("provider", metavar="PROVIDER", help="the name of its provider")
+    new.add_argument("model", metavar="MODEL", help="the model's id, exactly as the provider writes it")
+    new.add_argument("--context-limit", required=True, type=int, metavar="TOKENS", help="how much it can read at once")
+    new.add_argument("--display-name", default="", metavar="TEXT", help="what people see")
+    new.add_argument("--default", action="store_true", help="use it where nothing else was chosen")
+    new.add_argument("--disabled", action="store_true", help="add it without offering it yet")
+    new.add_argument(
+        "--compression-threshold", type=int, default=70, metavar="PERCENT", help="when to summarise; 100 is never"
+    )
+    for name in PRICES:
+        words = name.replace("_", " ").replace("cache write 1h", "cache writes for an hour")
+        flag = f"--price-{name.replace('_', '-')}"
+        new.add_argument(flag, metavar="USD", help=f"price of {words}, per million tokens")
+    _add_option(new)
+    for name, command, summary in (
+        ("show", show, "show one model, and who says how much it reads"),
+        ("forget-window", forget_window, "forget what refused requests taught about how much a model reads"),
+        ("default", make_default, "use a model where nothing else was chosen"),
+        ("remove", remove, "remove a model; chats that used it go on with the default"),
+    ):
+        one = add(tasks, name, command, summary)
+        one.add_argument("model", metavar="MODEL", help="its name, PROVIDER/NAME, or its id")
+
+
+def _add_templates(tasks: Any, add: Add, run: Run) -> None:
+    def list_all(_: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+        from rookery.cli.admin import templates
+
+        return run(templates.list_all(loaded.settings, out), loaded, out)
+
+    def show(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+        from rookery.cli.admin import templates
+
+        return run(templates.show(loaded.settings, out, name=arguments.name), loaded, out)
+
+    def push(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+        from rookery.cli.admin import templates
+
+        return run(templates.push(loaded.settings, out, folder=Path(arguments.folder)), loaded, out)
+
+    def remove(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+        from rookery.cli.admin import templates
+
+        return run(templates.remove(loaded.settings, out, name=arguments.name), loaded, out)
+
+    def switch(*, enabled: bool) -> Callable[[argparse.Namespace, Loaded, Output], int]:
+        def change(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
+            from rookery.cli.admin import templates
+            from rookery.store.workspaces.templates import TemplatePatch
+
+            told = "enabled" if enabled else "disabled; workspaces that are there can still be started"
+            patch = TemplatePatch(enabled=enabled)
+            changing = templates.change(loaded.settings, out, name=arguments.name, patch=patch, told=told)
+            return run(changing, loaded, out)
+
+        return change
+
+    add(tasks, "list", list_all, "show the templates")
+    pushed = add(tasks, "push", push, "check a template's folder and make it what the next workspaces are made of")
+    pushed.add_argument("folder", metavar="DIR", help="the folder with template.toml")
+    for name, command, summary in (
+        ("show", show, "show a template with its parameters"),
+        ("enable", switch(enabled=True), "offer a template again"),
+        ("disable", switch(enabled=False), "offer a template no more"),
+        ("remove", remove, "remove a template that no workspace is made of"),
+    ):
+        one = add(tasks, name, command, summary)
+        one.add_argument("name", metavar="NAME")
+
+
+def _add_option(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--option", action="append", default=[], metavar="NAME=VALUE", help="an option; VALUE is JSON or plain text"
+    )

@@ -1,0 +1,153 @@
+"""What the admin commands for providers and models share: keys and options from people, refusals for them.
+
+A key comes from a prompt or from stdin, never from the arguments: those stand in the list of processes and in the
+history of the shell.
+"""
+
+from __future__ import annotations
+
+import getpass
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+
+import msgspec
+
+from rookery.app import installation
+from rookery.cli.exit_codes import Exit
+from rookery.cli.output import Output
+from rookery.domain.chat.errors import InvalidInput
+from rookery.domain.models.options import KEYLESS
+from rookery.runtime.secret_str import SecretStr
+from rookery.settings.settings import Settings
+from rookery.store.db import migrate
+from rookery.store.db.hints import ConfigHint
+from rookery.store.db.pool import Connection, Database
+from rookery.store.db.pubsub import Bus, Notifier
+from rookery.store.models.errors import KeysMissing, ModelError, ProviderReadOnly
+from rookery.store.models.providers import MAX_KEY_BYTES
+
+# How a field of the store is called on the command line; options are `--option NAME=...`, the rest is the flag.
+_ARGUMENTS = {"name": "NAME", "model": "MODEL", "provider_id": "PROVIDER", "api_key": "the key", "type": "TYPE"}
+_FLAGS = {"central_key_enabled": "--no-central-key", "allow_central_fallback": "--no-fallback", "is_default": "MODEL"}
+
+
+class Refused(Exception):
+    """The command cannot be done as it was given; the message says what to do."""
+
+    def __init__(self, message: str, *, code: Exit = Exit.FAILED) -> None:
+        self.code = code
+        super().__init__(message)
+
+
+class Outcome:
+    """The exit code of a command that may be refused on its way."""
+
+    code: int = Exit.OK
+
+
+@contextmanager
+def refusals(out: Output) -> Iterator[Outcome]:
+    """Turn what the store refuses into one line for people, an error for programs, and an exit code."""
+    outcome = Outcome()
+    try:
+        yield outcome
+    except InvalidInput as error:
+        outcome.code = _refuse(out, Exit.USAGE, f"{_argument(error.field)}: {error}", field=error.field)
+    except ModelError as error:
+        outcome.code = _refuse(out, _exit_code(error), str(error), code=error.code)
+    except Refused as error:
+        outcome.code = _refuse(out, error.code, str(error))
+
+
+@asynccontextmanager
+async def opened(settings: Settings, out: Output) -> AsyncIterator[tuple[Database, Connection]]:
+    """The database with a schema this version can use."""
+    async with installation.visited_database(settings, out.progress) as database, database.api.acquire() as conn:
+        await migrate.check(conn, advice="`rookery admin migrate` applies them.")
+        yield database, conn
+
+
+async def announce(database: Database, kind: str, changed: object) -> None:
+    """Tell running servers to look again; without it they would within seconds."""
+    notifier = Notifier(database.worker, Bus())
+    notifier.publish([ConfigHint(kind=kind, id=str(changed))])
+    await notifier.close()
+
+
+def read_key(type_: str, name: str, *, from_stdin: bool, none: bool) -> SecretStr | None:
+    """The key for a provider: piped in, else asked for; None where none was given and none is needed."""
+    if from_stdin:
+        return _piped_key()
+    if none or type_ == "scripted":
+        return None
+    is_needed = type_ not in KEYLESS
+    if sys.stdin is None or not sys.stdin.isatty():
+        if is_needed:
+            raise Refused(
+                f"A provider of type {type_} needs a key, and there is no terminal to ask for it. Pipe it in with "
+                "--key-stdin.",
+                code=Exit.USAGE,
+            )
+        return None
+    typed = getpass.getpass(f"API key for {name}{'' if is_needed else ' (empty for none)'}: ").strip()
+    if typed:
+        return SecretStr(typed)
+    if is_needed:
+        raise Refused("No key was typed. Paste it at the prompt, or pipe it in with --key-stdin.", code=Exit.USAGE)
+    return None
+
+
+def parse_options(given: Sequence[str]) -> dict[str, object]:
+    """`NAME=VALUE` pairs; a value that is JSON is taken as JSON, any other as text."""
+    options: dict[str, object] = {}
+    for pair in given:
+        name, equals, value = pair.partition("=")
+        if not name or not equals:
+            raise Refused("--option is given as NAME=VALUE, for example --option temperature=0.2", code=Exit.USAGE)
+        if name in options:
+            raise Refused(f"--option {name} is given twice.", code=Exit.USAGE)
+        try:
+            options[name] = msgspec.json.decode(value)
+        except msgspec.DecodeError:
+            options[name] = value
+    return options
+
+
+def shown_options(options: msgspec.Struct) -> dict[str, object]:
+    """Options as they may be shown: what is in a header may be a secret."""
+    shown: dict[str, object] = msgspec.to_builtins(options)
+    headers = shown.get("headers")
+    if isinstance(headers, Mapping):
+        shown["headers"] = dict.fromkeys(headers, "***")
+    return shown
+
+
+def _piped_key() -> SecretStr:
+    data = b"" if sys.stdin is None else sys.stdin.buffer.read(MAX_KEY_BYTES + 3)
+    # One line end is what `echo` and editors add; anything else that is odd is for the store to refuse.
+    text = data.decode("utf-8", "replace").removesuffix("\n").removesuffix("\r")
+    if not text:
+        raise Refused("There is no key on stdin. Pipe it in: rookery ... --key-stdin < FILE", code=Exit.USAGE)
+    return SecretStr(text)
+
+
+def _exit_code(error: ModelError) -> Exit:
+    match error:
+        case ProviderReadOnly():
+            return Exit.NOT_ALLOWED
+        case KeysMissing():
+            return Exit.USAGE
+    return Exit.FAILED
+
+
+def _argument(field: str) -> str:
+    if field.startswith("options."):
+        return f"--option {field.removeprefix('options.')}"
+    return _ARGUMENTS.get(field) or _FLAGS.get(field) or f"--{field.replace('_', '-')}"
+
+
+def _refuse(out: Output, exit_code: Exit, message: str, **more: object) -> int:
+    out.error(message)
+    out.result({"error": {"exit_code": int(exit_code), "message": message, **more}})
+    return exit_code

@@ -1,0 +1,1 @@
+"""`rookery admin run`: send one message from the terminal and show the turn."""

@@ -1,0 +1,446 @@
+"""`rookery admin run`: one prompt, one chat, driven in this process and shown as it happens.
+
+The chat is as durable as any other: it is created and acquired in one transaction, so that no server can take it
+between, and Ctrl-C goes through the state machine. The worker in this process takes no chat but this one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from uuid import UUID, uuid4
+
+import msgspec
+
+from rookery.app import installation
+from rookery.app import replica as app_replica
+from rookery.app.replica import Choices, Replica
+from rookery.cli.admin import input
+from rookery.cli.admin.input import Refused
+from rookery.cli.admin.run import models, workspace
+from rookery.cli.admin.run.follow import AT_REST, PAGE, Follower, Stop
+from rookery.cli.admin.run.models import Named
+from rookery.cli.admin.run.request import Request
+from rookery.cli.admin.run.screen import Screen
+from rookery.cli.admin.run.workspace import Life
+from rookery.cli.exit_codes import Exit
+from rookery.cli.output import Output, OutputClosed
+from rookery.domain.chat import first_rows, parts, titles
+from rookery.domain.chat.chat import Chat, LastError
+from rookery.domain.chat.errors import ChatError, InvalidInput
+from rookery.domain.chat.messages import ChatId, Message, NewMessage, NewQueuedMessage, Role
+from rookery.domain.chat.parts import ContentError, Text
+from rookery.domain.chat.states import Status
+from rookery.domain.chat.transitions import BusyBehavior
+from rookery.models.secrets import KeyRing
+from rookery.runtime.clock import Clock, SystemClock
+from rookery.settings.settings import Settings
+from rookery.store import machine
+from rookery.store.chats import chats, messages
+from rookery.store.db.embedded.data_dir import prepare_data_dir
+from rookery.store.db.pool import Database
+from rookery.store.machine import Bundle, ChatSpec
+from rookery.store.models import offline_model, providers, usage
+from rookery.store.models.usage import Figures
+from rookery.store.people import operator
+from rookery.store.settings import settings as runtime_settings
+from rookery.tools.step_tools import PlainToolbox
+from rookery.worker.config import WorkerConfig
+
+# Wrappers pass a signal on that the terminal has sent to them and to us: what comes this soon is the same key press.
+ECHO_SECONDS = 0.2
+# Chosen: what follows a turn (labels, summaries) is not worth more of a person's time than this.
+CLEANUP_SECONDS = 2.0
+# After the second Ctrl-C: whatever hangs, hangs no longer than this.
+HARD_END_SECONDS = 5.0
+# A command is one chat; the pools of a server would only take connections from it.
+POOLS = {"database_pool_api": 2, "database_pool_worker": 4}
+
+
+class Interrupts:
+    """Ctrl-C and SIGTERM: the first stops the chat, the second leaves it as it is, the third does not even tidy up.
+
+    Before there is a chat to stop, the first one already leaves.
+    """
+
+    def __init__(self) -> None:
+        self.follower: Follower | None = None
+        self._work: asyncio.Task[int] | None = None
+        self._is_leaving = False
+        self._last_at: dict[signal.Signals, float] = {}
+
+    @contextmanager
+    def watching(self, work: asyncio.Task[int]) -> Iterator[None]:
+        self._work = work
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._received, number)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+    def _received(self, number: signal.Signals) -> None:
+        loop = asyncio.get_running_loop()
+        last_at, self._last_at[number] = self._last_at.get(number), loop.time()
+        if last_at is not None and loop.time() - last_at < ECHO_SECONDS:
+            return
+        if self.follower is not None and self.follower.stopped is None:
+            self.follower.stop(Stop.SIGNAL)
+            return
+        if self._is_leaving:
+            os._exit(Exit.INTERRUPTED)
+        self._is_leaving = True
+        if self._work is not None:
+            self._work.cancel()
+        loop.call_later(HARD_END_SECONDS, os._exit, int(Exit.INTERRUPTED))
+
+
+async def run(settings: Settings, out: Output, *, request: Request, environ: Mapping[str, str]) -> int:
+    """Run the prompt to its end. Exit 0 when the turn is finished, 1 when it failed or ran out of time."""
+    interrupts = Interrupts()
+    work = asyncio.create_task(_run(settings, out, request, environ=environ, interrupts=interrupts), name="run")
+    with interrupts.watching(work):
+        await asyncio.wait([work])
+    if work.cancelled():
+        out.error("Interrupted.")
+        out.result({"error": {"exit_code": int(Exit.INTERRUPTED), "message": "Interrupted."}})
+        return Exit.INTERRUPTED
+    return work.result()
+
+
+async def _run(
+    settings: Settings, out: Output, request: Request, *, environ: Mapping[str, str], interrupts: Interrupts
+) -> int:
+    settings = msgspec.structs.replace(settings, **POOLS)
+    screen = Screen(out, quiet=request.quiet, environ=environ)
+    with input.refusals(out) as outcome:
+        try:
+            progress = _say_nothing if request.quiet else out.progress
+            async with installation.visited_database(settings, progress, may_create=True) as database:
+                await installation.prepare_schema(settings, database)
+                ring = await installation.prepare_models(settings, database, environ)
+                choices = choices_for(out, ring=ring, environ=environ, has_workspace=request.has_workspace)
+                outcome.code = await converse(
+                    settings, database, request, out=out, screen=screen, choices=choices, interrupts=interrupts
+                )
+        except InvalidInput:
+            raise
+        except ChatError as error:
+            raise Refused(str(error)) from error
+    return outcome.code
+
+
+def _say_nothing(_: str) -> None:
+    return
+
+
+def choices_for(
+    out: Output, *, ring: KeyRing | None, environ: Mapping[str, str], has_workspace: bool = False
+) -> Choices:
+    """A replica that drives what it is handed, and takes nothing that belongs to others.
+
+    Tools only on request: they act in workspaces, which take seconds to make and are not gone with the command.
+    """
+    return Choices(
+        toolbox=None if has_workspace else PlainToolbox(),
+        ring=ring,
+        environ=environ,
+        secrets=out.secrets,
+        worker=WorkerConfig(cleanup_seconds=CLEANUP_SECONDS),
+        takes_chats=False,
+    )
+
+
+async def converse(
+    settings: Settings,
+    database: Database,
+    request: Request,
+    *,
+    out: Output,
+    screen: Screen,
+    choices: Choices,
+    interrupts: Interrupts | None = None,
+) -> int:
+    """The turn over a database that is ready: start a replica, drive the chat in it, tell how it ended."""
+    failure: Exception | None = None
+    code = int(Exit.FAILED)
+    if request.has_workspace:
+        # It says which machine this is: without it, nobody could ever start what the turn makes again.
+        prepare_data_dir(settings.data_dir)
+    async with app_replica.running_replica(settings, database, choices) as replica:
+        try:
+            run = Run(replica, request, out=out, screen=screen, clock=choices.clock, interrupts=interrupts)
+            code = await run.to_the_end()
+            await replica.announce_stop()
+        except Exception as error:
+            # Passed on from outside: the replica's tasks would wrap it into a group.
+            failure = error
+    if failure is not None:
+        raise failure
+    return code
+
+
+class Started(msgspec.Struct, frozen=True, kw_only=True):
+    """The turn that was begun: its first message, and what its chat had cost before."""
+
+    chat: Chat
+    model: Named
+    first_id: int
+    spent: Figures | None
+    life: Life | None = None
+
+
+class Run:
+    """One turn of one chat, from the choice of its model to the last line."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        request: Request,
+        *,
+        out: Output,
+        screen: Screen,
+        clock: Clock | None = None,
+        interrupts: Interrupts | None = None,
+    ) -> None:
+        self._replica = replica
+        self._database = replica.database
+        self._request = request
+        self._out = out
+        self._screen = screen
+        self._clock = clock or SystemClock()
+        self._interrupts = interrupts
+
+    async def to_the_end(self) -> int:
+        started_at = self._clock.monotonic()
+        started = await self._start()
+        follower = Follower(
+            self._replica,
+            started.chat.id,
+            screen=self._screen,
+            clock=self._clock,
+            after_id=started.first_id,
+        )
+        if self._interrupts is not None:
+            self._interrupts.follower = follower
+        timeout = self._request.timeout
+        try:
+            chat = await follower.follow(timeout_seconds=None if timeout is None else timeout.total_seconds())
+            self._screen.close()
+        except OutputClosed:
+            # Nobody reads the answer: the chat is stopped like by Ctrl-C, and what it said stays.
+            self._screen.mute()
+            follower.stop(Stop.NOBODY_READS)
+            await follower.follow()
+            await self._stop_workspace(started)
+            raise
+        await self._stop_workspace(started)
+        return await self._report(started, chat, follower.stopped, seconds=self._clock.monotonic() - started_at)
+
+    # Starting
+
+    async def _start(self) -> Started:
+        async with self._database.api.acquire() as conn:
+            owner_id = await operator.ensure_operator(conn)
+            made = await offline_model.ensure_model(conn)
+            found = await models.list_models(conn)
+        if made is not None:
+            await input.announce(self._database, "model", made)
+        if self._request.has_workspace:
+            await self._replica.workspaces.push_templates()
+        if self._request.chat_id is not None:
+            return await self._go_on(self._request.chat_id, found, owner_id)
+        model = await models.choose(found, self._request.model, directory=self._replica.directory, owner_id=owner_id)
+        await self._introduce(model)
+        return await self._create(model, owner_id)
+
+    async def _introduce(self, model: Named) -> None:
+        """Say who answers, and how to get somebody better."""
+        if not model.is_offline:
+            self._screen.note(f"{model.name} answers")
+            return
+        async with self._database.api.acquire() as conn:
+            there = await providers.list_providers(conn)
+        self._screen.lines(
+            f"{model.name} answers: the built-in model, which follows fixed rules. To add a real one:",
+            *models.advice(there),
+        )
+
+    async def _create(self, model: Named, owner_id: UUID) -> Started:
+        async with self._database.api.acquire() as conn:
+            prompts = await runtime_settings.find_setting(conn, first_rows.SETTING)
+        system = first_rows.system_rows(prompts, system_prompt=self._request.system)
+        prompt = self._request.prompt
+        user = NewMessage(role=Role.USER, content=(Text(prompt),), created_by=owner_id, model_config_id=model.config.id)
+        spec = ChatSpec(
+            owner_id=owner_id,
+            title=titles.fallback_title(prompt),
+            model_config_id=model.config.id,
+            messages=(*system, user),
+            client_type="cli",
+        )
+        runner_id = uuid4()
+
+        async def create(bundle: Bundle) -> tuple[Chat, int]:
+            created = await machine.create_chat(bundle, spec)
+            tx = await bundle.open(created.chat.id)
+            chat = await machine.acquire(tx, worker_id=self._replica.id, runner_id=runner_id)
+            return chat, created.messages[-1].id
+
+        chat, first_id = await self._replica.machine.bundle(create)
+        self._drive(chat, runner_id)
+        return Started(chat=chat, model=model, first_id=first_id, spent=None)
+
+    async def _go_on(self, chat_id: ChatId, found: list[Named], operator_id: UUID) -> Started:
+        async with self._database.api.acquire() as conn:
+            existing = await chats.find_chat(conn, chat_id)
+            spent = (await usage.family_cost(conn, chat_id)).total
+        if existing is None:
+            raise Refused(f"There is no chat {chat_id}.")
+        model = await models.choose(
+            found,
+            self._request.model,
+            directory=self._replica.directory,
+            owner_id=existing.owner_id,
+            last=existing.last_model_config_id,
+        )
+        await self._introduce(model)
+        message = NewQueuedMessage(
+            content=(Text(self._request.prompt),), created_by=operator_id, model_config_id=model.config.id
+        )
+        runner_id = uuid4()
+
+        async def send(bundle: Bundle) -> tuple[Chat, int]:
+            tx = await bundle.open(chat_id)
+            if tx.chat.status not in AT_REST:
+                raise Refused(f"Chat {chat_id} is {tx.chat.status}. Wait until it rests, or stop it.")
+            if tx.chat.queue_len:
+                raise Refused(f"Chat {chat_id} has {tx.chat.queue_len} queued message(s), which would go first.")
+            sent = await machine.send_message(tx, message, BusyBehavior.QUEUE)
+            return await machine.acquire(tx, worker_id=self._replica.id, runner_id=runner_id), sent.inserted[-1].id
+
+        chat, first_id = await self._replica.machine.bundle(send)
+        life = await workspace.find_life(self._replica, chat_id)
+        if life is not None and not self._request.has_workspace:
+            self._screen.note("the chat's workspace is out of reach without --workspace")
+        self._drive(chat, runner_id)
+        return Started(chat=chat, model=model, first_id=first_id, spent=spent, life=life)
+
+    async def _stop_workspace(self, started: Started) -> None:
+        if self._request.has_workspace:
+            await workspace.stop_started(self._replica, started.chat, before=started.life, say=self._screen.note)
+
+    def _drive(self, chat: Chat, runner_id: UUID) -> None:
+        is_driven = self._replica.worker.manager.spawn(chat.id, runner_id)
+        assert is_driven, "a replica that has just started takes what it is handed"
+        self._screen.busy("asking the model")
+
+    # Ending
+
+    async def _report(self, started: Started, chat: Chat, stopped: Stop | None, *, seconds: float) -> int:
+        spent = await self._spent(started)
+        error = _error_of(chat)
+        code, said = _verdict(chat, stopped, self._request)
+        if said:
+            self._screen.error(said)
+        if error is not None:
+            self._screen.error(f"{error.message} {error.detail}" if error.detail else error.message)
+        self._screen.note(f"{_figures(spent)}{seconds:.1f} s, chat {chat.id}")
+        if self._out.json:
+            rows = await self._messages(started)
+            self._out.result(
+                {
+                    "chat_id": chat.id,
+                    "model": started.model.document(),
+                    "status": chat.status,
+                    "stopped": stopped,
+                    "error": error,
+                    "usage": _usage_document(spent),
+                    "cost_micros": _cost(spent),
+                    "seconds": round(seconds, 3),
+                    "messages": [_message_document(row) for row in rows],
+                }
+            )
+        return code
+
+    async def _spent(self, started: Started) -> Figures:
+        async with self._database.api.acquire() as conn:
+            total = (await usage.family_cost(conn, started.chat.id)).total
+        if started.spent is None:
+            return total
+        before = started.spent
+        return Figures(*(getattr(total, name) - getattr(before, name) for name in Figures.__struct_fields__))
+
+    async def _messages(self, started: Started) -> list[Message]:
+        """The visible messages of this turn, from the prompt on."""
+        found: list[Message] = []
+        after, has_more = started.first_id - 1, True
+        while has_more:
+            async with self._database.api.acquire() as conn:
+                page = await messages.list_oldest(conn, started.chat.id, limit=PAGE, after_id=after)
+            found.extend(page.messages)
+            after, has_more = (page.messages[-1].id if page.messages else after), page.has_more
+        return found
+
+
+def _verdict(chat: Chat, stopped: Stop | None, request: Request) -> tuple[Exit, str]:
+    """The exit code, and what to say about a turn that did not end by itself."""
+    if chat.status not in AT_REST:
+        code = Exit.INTERRUPTED if stopped is Stop.SIGNAL else Exit.FAILED
+        return code, f"The chat is still {chat.status}; a server that runs will see it to its end."
+    match stopped:
+        case Stop.SIGNAL:
+            return Exit.INTERRUPTED, "Interrupted. What was said so far is saved."
+        case Stop.TIMEOUT:
+            assert request.timeout is not None
+            seconds = request.timeout.total_seconds()
+            return Exit.FAILED, f"Stopped after {seconds:g} s (--timeout). What was said so far is saved."
+    return (Exit.FAILED if chat.status == Status.ERROR else Exit.OK), ""
+
+
+def _error_of(chat: Chat) -> LastError | None:
+    if chat.last_error is None:
+        return None
+    try:
+        return msgspec.json.decode(parts.unescape(chat.last_error), type=LastError)
+    except (msgspec.DecodeError, ValueError):
+        return LastError(message="The chat request failed unexpectedly.", retryable=False)
+
+
+def _figures(spent: Figures) -> str:
+    read = spent.input_tokens + spent.cache_read_tokens + spent.cache_write_tokens
+    if not read and not spent.output_tokens:
+        return ""  # nothing was said, or it was stopped: such a call is entered in the ledger a moment later
+    cost = _cost(spent)
+    tokens = f"{read} tokens in, {spent.output_tokens} out"
+    return f"{tokens}, " if cost is None else f"{tokens}, ${cost / 1_000_000:.4f}, "
+
+
+def _cost(spent: Figures) -> int | None:
+    """None when no call had a price: that is not the same as free."""
+    return None if spent.unpriced_request_count >= spent.request_count else spent.cost_micros
+
+
+def _usage_document(spent: Figures) -> dict[str, int]:
+    names = ("input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens")
+    return {name: getattr(spent, name) for name in names} | {"requests": spent.request_count}
+
+
+def _message_document(message: Message) -> dict[str, object]:
+    try:
+        content: object = parts.client_view(message.parts())
+    except ContentError:
+        content = []
+    return {
+        "id": message.id,
+        "role": message.role,
+        "content": content,
+        "created_at": message.created_at,
+        "created_by": message.created_by,
+        "model_config_id": message.model_config_id,
+    }

@@ -1,0 +1,1 @@
+"""`rookery chat`: the terminal client, over the public API."""

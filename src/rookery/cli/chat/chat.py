@@ -1,0 +1,300 @@
+"""`rookery chat`: the terminal client. It talks to a server over its public API and knows nothing else of it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from uuid import UUID
+
+import msgspec
+
+from rookery.cli.admin.run.screen import Screen
+from rookery.cli.chat import approvals, follow, questions
+from rookery.cli.chat.errors import Refused
+from rookery.cli.chat.follow import Follower, Interrupts, Leaving
+from rookery.cli.exit_codes import Exit
+from rookery.cli.output import Output
+from rookery.client import AsyncRookery, Chat
+from rookery.client.content import BusyBehavior
+from rookery.client.models import SendAnswer
+from rookery.client.reducer import View
+from rookery.runtime.clock import Clock, SystemClock
+
+MAX_PROMPT_BYTES = 256 * 1024
+MIN_PREFIX = 4
+SHORT_ID = 8
+# Chosen: how many chats a shortened id is looked for in.
+MAX_LOOKED_AT = 1000
+
+_PREFIX = re.compile(r"[0-9a-f-]+")
+
+
+class Terminal(msgspec.Struct, frozen=True, kw_only=True):
+    """A client, and where it shows things. With `lines` events are printed as JSON."""
+
+    client: AsyncRookery
+    out: Output
+    screen: Screen
+    lines: bool = False
+    clock: Clock = msgspec.field(default_factory=SystemClock)
+
+
+def terminal(
+    client: AsyncRookery, out: Output, environ: Mapping[str, str], *, quiet: bool = False, lines: bool = False
+) -> Terminal:
+    return Terminal(client=client, out=out, screen=Screen(out, quiet=quiet or lines, environ=environ), lines=lines)
+
+
+def read_prompt(given: str) -> str:
+    """The prompt; `-` reads it from stdin, before an event loop would keep Ctrl-C from ending that."""
+    text = given
+    if given == "-":
+        data = b"" if sys.stdin is None else sys.stdin.buffer.read(MAX_PROMPT_BYTES + 1)
+        try:
+            text = data.decode()
+        except UnicodeDecodeError as error:
+            raise Refused(f"The prompt on stdin is not UTF-8 text (byte {error.start}).", code=Exit.USAGE) from None
+    prompt = text.strip()
+    if not prompt:
+        raise Refused("The prompt is empty. Say what to do, or pipe it in with `-`.", code=Exit.USAGE)
+    if len(prompt.encode("utf-8", "replace")) > MAX_PROMPT_BYTES:
+        raise Refused(f"The prompt is longer than {MAX_PROMPT_BYTES // 1024} KiB.", code=Exit.USAGE)
+    return prompt
+
+
+# The commands
+
+
+async def new(at: Terminal, prompt: str, *, model: str | None, wait: bool) -> int:
+    """Start a chat and show its first turn."""
+    chat = await create(at, prompt, model=model)
+    if at.lines:
+        at.out.text(msgspec.json.encode({"type": "chat", "chat": chat}).decode() + "\n")
+    if not wait:
+        at.out.line(str(chat.id))
+        return Exit.OK
+    at.screen.busy("asking the model")
+    return await turn(at, chat.id, since=chat.snapshot_version)
+
+
+async def send(at: Terminal, reference: str, prompt: str, *, busy: BusyBehavior, wait: bool) -> int:
+    """Send a message to a chat and show what comes of it."""
+    chat_id = await find_chat(at.client, reference)
+    sent, after_id = await say(at, chat_id, prompt, busy=busy)
+    if at.lines:
+        at.out.text(msgspec.json.encode({"type": "sent", "sent": sent}).decode() + "\n")
+    if not wait:
+        at.out.line("queued" if sent.queued else "sent")
+        return Exit.OK
+    at.screen.busy("asking the model")
+    return await turn(at, chat_id, since=sent.chat.snapshot_version, after_id=after_id)
+
+
+async def attach(at: Terminal, reference: str, *, tail: int) -> int:
+    """Show the last messages of a chat and follow it until it rests. Ctrl-C leaves; the chat goes on."""
+    chat_id = await find_chat(at.client, reference)
+    async with at.client.chats.stream(chat_id, tail=tail, mark_read=True) as live:
+        follower = Follower(live, screen=at.screen, out=at.out, clock=at.clock, lines=at.lines, prompts=True)
+        try:
+            state = await _rest(at, chat_id, follower, until_asked=False)
+            assert state is not None
+        except asyncio.CancelledError:
+            at.screen.lines(f"The chat goes on: rookery chat attach {short(chat_id)}")
+            raise
+        return verdict(at, state, is_stopped=False)
+
+
+async def interrupt(at: Terminal, reference: str) -> int:
+    """Stop the running turn of a chat."""
+    chat_id = await find_chat(at.client, reference)
+    chat = await at.client.chats.interrupt(chat_id)
+    at.out.line(f"Chat {short(chat.id)} is {chat.status}.")
+    at.out.result({"chat_id": chat.id, "status": chat.status})
+    return Exit.OK
+
+
+async def list_chats(at: Terminal, q: str | None, *, limit: int) -> int:
+    """Show chats, the pinned first, then the last active."""
+    found: list[Chat] = []
+    async for chat in at.client.chats.iterate(q, page_size=min(limit, 200)):
+        found.append(chat)
+        if len(found) == limit:
+            break
+    now = datetime.now(UTC)
+    rows = [[short(chat.id), chat.status, ago(chat.last_activity_at, now), chat.title] for chat in found]
+    if rows:
+        at.out.table(["id", "status", "active", "title"], rows)
+    else:
+        at.out.line('There are no chats. Start one: rookery chat new "..."' if q is None else "No chat matches.")
+    at.out.result({"chats": found})
+    return Exit.OK
+
+
+# What they are made of
+
+
+async def create(at: Terminal, prompt: str, *, model: str | None, plan_mode: bool = False) -> Chat:
+    if model is None:
+        return await at.client.chats.create(prompt, client_type="cli", plan_mode=plan_mode)
+    found = await at.client.models.find(model)
+    if found is None:
+        raise Refused(
+            f"There is no model {model}. `rookery chat models` lists those that can be used.", code=Exit.USAGE
+        )
+    return await at.client.chats.create(prompt, client_type="cli", model_config_id=found.id, plan_mode=plan_mode)
+
+
+async def list_models(at: Terminal) -> int:
+    providers = await at.client.models.list()
+    rows = [
+        [model.model, provider.display_name, model.is_default, "" if provider.available else "no key"]
+        for provider in providers
+        for model in provider.models
+    ]
+    at.out.table(["model", "provider", "default", ""], rows)
+    at.out.result({"providers": providers})
+    return Exit.OK
+
+
+async def say(at: Terminal, chat_id: UUID, prompt: str, *, busy: BusyBehavior) -> tuple[SendAnswer, int]:
+    """Send a message; the answer, and the last message before whatever comes of it."""
+    known = await at.client.messages.list(chat_id, limit=1)
+    before = known.items[0].id if known.items else 0
+    sent = await at.client.messages.send(chat_id, prompt, busy_behavior=busy)
+    for warning in sent.warnings:
+        at.screen.note(warning)
+    if sent.queued:
+        at.screen.note("The chat is busy; the message waits for its turn.")
+    return sent, max([before, *(message.id for message in sent.messages)])
+
+
+async def turn(at: Terminal, chat_id: UUID, *, since: int, after_id: int = 0, until_asked: bool = False) -> int:
+    """Show a chat until it rests, stop it at Ctrl-C, and say what it took.
+
+    `until_asked`: leave it as well when a subagent of it asks something, which the caller answers.
+    """
+    started_at = at.clock.monotonic()
+    interrupts = Interrupts(at.client, chat_id, at.screen)
+    try:
+        with interrupts.watching():
+            async with at.client.chats.stream(chat_id, after_id=after_id, mark_read=True) as live:
+                follower = Follower(
+                    live, screen=at.screen, out=at.out, clock=at.clock, after_id=after_id, lines=at.lines
+                )
+                state = await _rest(at, chat_id, follower, since=since, until_asked=until_asked)
+            await interrupts.settle()
+    except Leaving:
+        return left(at, chat_id)
+    finally:
+        await interrupts.abandon()
+    if state is None:
+        return Exit.OK
+    code = verdict(at, state, is_stopped=interrupts.is_stopped, is_asked_here=until_asked)
+    seconds = at.clock.monotonic() - started_at
+    at.screen.note(f"{follow.figures(state, after_id)}{seconds:.1f} s, chat {short(chat_id)}")
+    return code
+
+
+async def _rest(at: Terminal, chat_id: UUID, follower: Follower, *, since: int = 0, until_asked: bool) -> View | None:
+    """Show the chat until it rests: one that waits for a subagent does not, and may do so for ever. None: left for what
+    that one asks."""
+    if at.lines:
+        return await follower.to_rest(since)
+    showing = asyncio.create_task(follower.to_rest(since), name="showing")
+    listening = asyncio.create_task(questions.until_a_subagent_asks(at.client, chat_id), name="subagents")
+    try:
+        await asyncio.wait({showing, listening}, return_when=asyncio.FIRST_COMPLETED)
+        asked = [] if showing.done() else listening.result()
+        if asked and until_asked:
+            return None
+        for each in asked:
+            at.screen.lines(*approvals.told_of_subagent(each.title or "", each.calls))
+            at.screen.lines(f"Answer it with: rookery chat attach {short(chat_id)}")
+        return await showing
+    finally:
+        for task in (showing, listening):
+            task.cancel()
+        await asyncio.wait({showing, listening})
+
+
+async def catch_up(at: Terminal, chat_id: UUID, *, tail: int) -> None:
+    """Show the last messages of a chat, and the turn that runs to its end. Ctrl-C stops that one."""
+    interrupts = Interrupts(at.client, chat_id, at.screen)
+    try:
+        with interrupts.watching():
+            async with at.client.chats.stream(chat_id, tail=tail, mark_read=True) as live:
+                follower = Follower(live, screen=at.screen, out=at.out, clock=at.clock, prompts=True)
+                state = await _rest(at, chat_id, follower, until_asked=True)
+            await interrupts.settle()
+    except Leaving:
+        left(at, chat_id)
+        return
+    finally:
+        await interrupts.abandon()
+    if state is not None:
+        verdict(at, state, is_stopped=interrupts.is_stopped, is_asked_here=True)
+
+
+def left(at: Terminal, chat_id: UUID) -> int:
+    at.screen.close()
+    at.screen.error(f"Left. The chat goes on: rookery chat attach {short(chat_id)}")
+    return Exit.INTERRUPTED
+
+
+def verdict(at: Terminal, state: View, *, is_stopped: bool, is_asked_here: bool = False) -> int:
+    """The exit code of a turn that is over, and what is to be said about one that did not end by itself.
+
+    `is_asked_here`: the caller asks what the chat waits for.
+    """
+    if state.status == "error":
+        error = state.error or {}
+        detail = f" {error['detail']}" if error.get("detail") else ""
+        at.screen.error(f"{error.get('message') or 'The turn failed.'}{detail}")
+        return Exit.FAILED
+    is_asking = state.status == "requires_action" and (state.action or {}).get("kind") == "approval"
+    if is_asking and not is_asked_here:
+        at.screen.lines("The chat waits for an answer; `rookery chat attach` asks for it.")
+    if is_stopped:
+        at.screen.error("Interrupted. What was said so far is saved.")
+        return Exit.INTERRUPTED
+    return Exit.OK
+
+
+async def find_chat(client: AsyncRookery, reference: str) -> UUID:
+    """The chat with this id, or with an id that begins so and no other does."""
+    text = reference.strip().lower()
+    try:
+        return UUID(text)
+    except ValueError:
+        pass
+    if not _PREFIX.fullmatch(text) or len(text) < MIN_PREFIX:
+        rule = f"A chat is named by its id, or by its first {MIN_PREFIX} characters or more."
+        raise Refused(f"{reference!r} is not the id of a chat. {rule}", code=Exit.USAGE)
+    found: list[Chat] = []
+    looked_at = 0
+    async for chat in client.chats.iterate("archived:any", page_size=200):
+        found += [each for each in (chat, *chat.children) if str(each.id).startswith(text)]
+        looked_at += 1
+        if looked_at == MAX_LOOKED_AT:
+            break
+    if len(found) == 1:
+        return found[0].id
+    if not found:
+        raise Refused(f"None of your chats has an id that begins with {text}. `rookery chat list` shows them.")
+    names = ", ".join(f"{chat.id} ({chat.title})" for chat in found[:5])
+    raise Refused(f"{len(found)} chats have ids that begin with {text}: {names}. Write more of it.", code=Exit.USAGE)
+
+
+def short(chat_id: UUID) -> str:
+    return str(chat_id)[:SHORT_ID]
+
+
+def ago(then: datetime, now: datetime) -> str:
+    seconds = max((now - then).total_seconds(), 0.0)
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds // size:.0f} {unit} ago"
+    return "just now"

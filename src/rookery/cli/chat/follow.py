@@ -1,0 +1,301 @@
+"""Shows a chat as its stream tells it, in the words of `rookery admin run`: text on stdout, all else on stderr.
+
+A step may be told twice, after a lost connection or when its live parts start over. What was shown of an attempt is
+not shown again: its parts are counted, and as many characters are skipped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from rookery.cli.admin.run.screen import Screen, Style
+from rookery.cli.admin.run.transcript_printer import Teller
+from rookery.cli.chat import approvals
+from rookery.cli.output import Output
+from rookery.client import AsyncRookery, Change, Conflict, LiveChat
+from rookery.client.live import AT_REST
+from rookery.client.reducer import Event, View
+from rookery.domain.chat import parts
+from rookery.domain.chat.chat import RetryState
+from rookery.domain.chat.messages import ChatId, Message, MessageId, Role, Visibility
+from rookery.domain.chat.parts import CONTENT_VERSION, ContentError, Part, Reasoning, Text
+from rookery.runtime.clock import Clock, Deadline, Ticker
+
+# Wrappers pass a signal on that the terminal has sent to them and to us: what comes this soon is the same key press.
+ECHO_SECONDS = 0.2
+
+_parts = msgspec.json.Decoder(tuple[Part, ...])
+
+
+class Leaving(Exception):
+    """Somebody has had enough; the chat goes on."""
+
+
+class Follower:
+    """Shows one chat. `after_id` is the last message that is known to whoever reads along.
+
+    With `lines` every event is printed as JSON instead, one per line; with `prompts` the user's messages are shown too.
+    """
+
+    def __init__(
+        self,
+        live: LiveChat,
+        *,
+        screen: Screen,
+        out: Output,
+        clock: Clock,
+        after_id: int = 0,
+        lines: bool = False,
+        prompts: bool = False,
+    ) -> None:
+        self._live = live
+        self._screen = screen
+        self._out = out
+        self._lines = lines
+        self._prompts = prompts
+        self._time = _MessageTime(clock)
+        self._teller = Teller(screen, self._time)
+        self._seen_id = after_id
+        self._attempt: tuple[int, int] | None = None
+        self._told: dict[type[Part], int] = {}
+        self._skip: dict[type[Part], int] = {}
+        self._is_lost = False
+
+    async def to_rest(self, since: int = 0) -> View:
+        """Show everything until the chat rests. However it ends, what is said next stands on a line of its own."""
+        try:
+            async for change in self._live:
+                self.show(change)
+                if change.is_committed and change.state.status in AT_REST and change.state.snapshot_version >= since:
+                    break
+        finally:
+            self._screen.close()
+        return self._live.state
+
+    def show(self, change: Change) -> None:
+        if self._lines:
+            for event in change.events:
+                self._out.text(msgspec.json.encode(event).decode() + "\n")
+            return
+        for event in change.events:
+            self._show(event)
+
+    def _show(self, event: Event) -> None:
+        match event["type"]:
+            case "message_part":
+                self._show_part(event)
+            case "message":
+                self._show_message(event["message"])
+            case "preview_reset":
+                self._begin((event["history_version"], event["generation_attempt"]))
+            case "retry" if event["retry"] is not None:
+                self._teller.tell_retry(msgspec.convert(event["retry"], RetryState))
+            case "action_required" if event.get("kind") == "approval":
+                self._screen.lines(*approvals.told(event["tool_calls"]))
+            case "action_required":
+                self._screen.note("The chat waits for tools that its own client executes; this command has none.")
+            case "disconnected":
+                self._tell_loss(event["reason"], event["retry_in_seconds"])
+            case "synced" if self._is_lost:
+                self._is_lost = False
+                self._screen.note("Connected again.")
+
+    def _tell_loss(self, reason: str, seconds: float) -> None:
+        """Why, once; after that only how long it takes to the next try."""
+        if self._is_lost:
+            text = f"Still no connection. Trying again in {seconds:.0f} s."
+        else:
+            text = f"Connection lost: {reason.rstrip('.')}. Trying again in {seconds:.0f} s."
+        self._is_lost = True
+        self._screen.note(text, style=Style.RED)
+
+    def _begin(self, attempt: tuple[int, int]) -> None:
+        if attempt == self._attempt:
+            self._skip = dict(self._told)  # the same attempt from its start
+            return
+        if self._attempt is not None and attempt[0] == self._attempt[0]:
+            self._teller.begin()
+        self._attempt = attempt
+        self._told, self._skip = {}, {}
+
+    def _show_part(self, event: Event) -> None:
+        try:
+            (part,) = _parts.decode(msgspec.json.encode([event["part"]]))
+        except msgspec.ValidationError:
+            return  # of a kind that this version does not know; the committed message says the rest
+        if (unseen := self._unseen(part)) is not None:
+            self._teller.tell_live(Role(event["role"]), unseen)
+
+    def _unseen(self, part: Part) -> Part | None:
+        """The part without what was shown already; None if that was all. Calls and results are told by their ids."""
+        if not isinstance(part, Text | Reasoning):
+            return part
+        kind = type(part)
+        skipped = min(self._skip.get(kind, 0), len(part.text))
+        self._skip[kind] = self._skip.get(kind, 0) - skipped
+        self._told[kind] = self._told.get(kind, 0) + len(part.text) - skipped
+        if skipped and skipped == len(part.text):
+            return None
+        return msgspec.structs.replace(part, text=part.text[skipped:])
+
+    def _show_message(self, message: Event) -> None:
+        if message["id"] <= self._seen_id:
+            return
+        self._seen_id = message["id"]
+        self._told, self._skip = {}, {}
+        if self._prompts and message["role"] == "user":
+            texts = [part["text"] for part in message["content"] if part["type"] == "text"]
+            self._screen.lines(*(f"> {line}" for text in texts for line in text.splitlines()))
+        row = stored(message)
+        with self._time.stopped_at(row.created_at):
+            self._teller.tell_committed(row)
+
+
+class _MessageTime:
+    """The time of what is being told: of a message when it was committed, else now. Tools are timed by it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._at: datetime | None = None
+
+    @contextmanager
+    def stopped_at(self, moment: datetime) -> Iterator[None]:
+        self._at = moment
+        try:
+            yield
+        finally:
+            self._at = None
+
+    def now(self) -> datetime:
+        return self._at or self._clock.now()
+
+    def monotonic(self) -> float:
+        return self.now().timestamp()
+
+    async def sleep(self, seconds: float, tag: str) -> None:
+        await self._clock.sleep(seconds, tag)
+
+    def ticker(self, seconds: float, tag: str) -> Ticker:
+        return self._clock.ticker(seconds, tag)
+
+    def deadline(self, seconds: float, tag: str) -> Deadline:
+        return self._clock.deadline(seconds, tag)
+
+
+class Interrupts:
+    """Ctrl-C: the first stops the turn that is followed, the second leaves it as it is."""
+
+    def __init__(self, client: AsyncRookery, chat_id: UUID, screen: Screen) -> None:
+        self._client = client
+        self._chat_id = chat_id
+        self._screen = screen
+        self._work: asyncio.Task[Any] | None = None
+        self._stopping: asyncio.Task[None] | None = None
+        self._last_at = float("-inf")
+        self.is_stopped = False
+        self.is_leaving = False
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        self._work = asyncio.current_task()
+        loop.add_signal_handler(signal.SIGINT, self._received)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not self.is_leaving:
+                raise
+            assert self._work is not None
+            self._work.uncancel()  # it was our own, and ends here
+            raise Leaving from None
+        finally:
+            loop.remove_signal_handler(signal.SIGINT)
+
+    def _received(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._last_at < ECHO_SECONDS:
+            return
+        self._last_at = now
+        if self.is_stopped:
+            self.is_leaving = True
+            assert self._work is not None
+            self._work.cancel()
+            return
+        self.is_stopped = True
+        self._screen.note("Stopping; Ctrl-C again leaves the chat running.")
+        self._stopping = asyncio.ensure_future(self._stop())
+
+    async def _stop(self) -> None:
+        # It rests by now, or somebody else has stopped it.
+        with _ignoring_conflicts():
+            await self._client.chats.interrupt(self._chat_id)
+
+    async def settle(self) -> None:
+        """Wait for the request to stop, so that its failure is somebody's."""
+        if self._stopping is not None:
+            await self._stopping
+
+    async def abandon(self) -> None:
+        """Nobody waits for that request any more."""
+        if self._stopping is not None:
+            self._stopping.cancel()
+            await asyncio.wait([self._stopping])
+
+
+@contextmanager
+def _ignoring_conflicts() -> Iterator[None]:
+    try:
+        yield
+    except Conflict:
+        return
+
+
+def stored(message: Event) -> Message:
+    """A message of the stream in the shape that the teller takes."""
+    try:
+        content = parts.encode(_parts.decode(msgspec.json.encode(message["content"])))
+    except (msgspec.ValidationError, ContentError):
+        content = msgspec.json.encode(message["content"]).decode()  # the teller says that it cannot be read
+    return Message(
+        id=MessageId(message["id"]),
+        chat_id=ChatId(UUID(message["chat_id"])),
+        revision=0,
+        role=Role(message["role"]),
+        visibility=Visibility.BOTH,
+        compressed=False,
+        deleted=False,
+        content=content,
+        content_version=CONTENT_VERSION,
+        created_by=None,
+        model_config_id=None,
+        reasoning_effort=None,
+        client_id=None,
+        created_at=datetime.fromisoformat(message["created_at"]),
+    )
+
+
+def figures(state: View, after_id: int) -> str:
+    """What the steps after a message were counted at, as `rookery admin run` says it."""
+    usages = [
+        message.get("usage") or {}
+        for number, message in state.messages.items()
+        if number > after_id and message["role"] == "assistant"
+    ]
+    read = sum(
+        usage.get(name) or 0 for usage in usages for name in ("input_tokens", "cache_read_tokens", "cache_write_tokens")
+    )
+    written = sum(usage.get("output_tokens") or 0 for usage in usages)
+    if not read and not written:
+        return ""
+    costs = [message.get("cost_micros") for number, message in state.messages.items() if number > after_id]
+    priced = [cost for cost in costs if cost is not None]
+    cost = f"${sum(priced) / 1_000_000:.4f}, " if priced else ""
+    return f"{read} tokens in, {written} out, {cost}"

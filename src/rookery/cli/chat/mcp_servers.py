@@ -1,0 +1,98 @@
+"""MCP servers of a chat's workspace at the terminal: what they would run, and whether they may."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
+from uuid import UUID
+
+from rookery.cli.chat import chat
+from rookery.cli.chat.approvals import Undecided
+from rookery.cli.chat.chat import Terminal
+from rookery.cli.chat.errors import Refused
+from rookery.cli.exit_codes import Exit
+from rookery.client import AsyncRookery
+from rookery.client.models import McpServer
+
+WAITING = frozenset({"asked", "changed"})
+HOW = "y lets it run, n does not"
+
+Answer = Literal["agree", "deny", "withdraw"]
+ReadLine = Callable[[str], str]
+
+
+async def servers(at: Terminal, reference: str, *, answer: Answer | None, name: str | None) -> int:
+    """Show the servers that files of the chat's workspace name, after one of them was answered about."""
+    workspace_id = (await at.client.chats.get(await chat.find_chat(at.client, reference))).workspace_id
+    if workspace_id is None:
+        raise Refused("This chat has no workspace.", code=Exit.FAILED)
+    found = await at.client.workspaces.mcp_servers(workspace_id)
+    if answer is not None:
+        server = next((each for each in found if each.name == name), None)
+        if server is None:
+            raise Refused(f"No file of the workspace names a server {name}.", code=Exit.USAGE)
+        found = await send(at.client, workspace_id, server, answer)
+    if not found:
+        at.out.line("No file of the workspace names an MCP server.")
+    else:
+        rows = [[each.name, _standing(each), " ".join(_words(each)), ", ".join(each.env)] for each in found]
+        at.out.table(["server", "state", "command", "variables"], rows)
+    at.out.result({"items": found})
+    return Exit.OK
+
+
+async def send(client: AsyncRookery, workspace_id: UUID, server: McpServer, answer: Answer) -> tuple[McpServer, ...]:
+    if answer == "withdraw":
+        return await client.workspaces.withdraw_mcp_server(workspace_id, server.hash)
+    return await client.workspaces.answer_mcp_server(workspace_id, server.hash, answer)
+
+
+async def find_waiting(client: AsyncRookery, chat_id: UUID) -> tuple[UUID, list[McpServer]] | None:
+    """The workspace of a chat of one's own and the servers that it asks about; None when it asks about none."""
+    found = await client.chats.get(chat_id)
+    if found.workspace_id is None or found.my_role != "owner":
+        return None
+    named = await client.workspaces.mcp_servers(found.workspace_id)
+    waiting = [each for each in named if each.state in WAITING]
+    return (found.workspace_id, waiting) if waiting else None
+
+
+def told(server: McpServer) -> Iterator[str]:
+    """The lines of a question. The server has written out whatever could hide something."""
+    if server.state == "changed":
+        yield f"The project has changed its MCP server {server.name}. It would run now:"
+    else:
+        yield f"The project names an MCP server, {server.name}. It would run:"
+    yield f"  command: {' '.join(_words(server))}"
+    yield f"  in: {server.folder}"
+    if server.env:
+        yield f"  with the variables: {', '.join(server.env)}"
+
+
+def ask(server: McpServer, read_line: ReadLine) -> Literal["agree", "deny"]:
+    """Raises `Undecided` when somebody does not answer."""
+    prompt = f"Let {server.name} run? [y/n] "
+    while True:
+        try:
+            word = read_line(prompt).strip().lower()
+        except (EOFError, KeyboardInterrupt):
+            raise Undecided from None
+        if word in ("y", "yes"):
+            return "agree"
+        if word in ("n", "no"):
+            return "deny"
+        prompt = f"{HOW}. Let {server.name} run? [y/n] "
+
+
+def _standing(server: McpServer) -> str:
+    if server.state != "agreed":
+        return server.state
+    if server.error:
+        return f"agreed, {server.error}"
+    return f"agreed, {len(server.tools)} tools" if server.running else "agreed, not running"
+
+
+def _words(server: McpServer) -> Sequence[str]:
+    """The command and its arguments as a shell would take them."""
+    return [shlex.quote(each) for each in (server.command, *server.args)]

@@ -1,0 +1,1 @@
+"""`rookery serve`: the server processes, their port and their signals."""

@@ -1,0 +1,60 @@
+"""The port of `metrics_listen`: the numbers of this replica, or those of all that one parent minds."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+from rookery.cli.output import Output
+from rookery.cli.serve import port
+from rookery.metrics.endpoint import PATH, metrics_endpoint
+from rookery.metrics.export import Scraped
+from rookery.server.listener import serving
+from rookery.settings.settings import Settings, url_of
+from rookery.settings.values import Address
+
+REQUEST = f"GET {PATH} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
+
+
+@contextmanager
+def bound(settings: Settings) -> Iterator[socket.socket | None]:
+    """The port, taken before anything is started; None when nobody asked for one."""
+    if settings.metrics_listen is None:
+        yield None
+        return
+    with port.bound(settings.metrics_listen, "--metrics-listen") as listening:
+        yield listening
+
+
+def show(listening: socket.socket | None, out: Output) -> None:
+    """Say where the numbers are: the port may be one that the system chose."""
+    if listening is not None:
+        host, number = listening.getsockname()[:2]
+        out.line(f"Metrics are at {url_of(Address(host, number))}{PATH}")
+
+
+@asynccontextmanager
+async def served(settings: Settings, metrics: Scraped, listening: socket.socket | None) -> AsyncIterator[None]:
+    if listening is None:
+        yield
+        return
+    async with serving(metrics_endpoint(metrics, settings.metrics_token), listening):
+        yield
+
+
+async def fetch(path: str) -> bytes:
+    """What a replica answers at its internal socket. Raises when it makes no sense."""
+    reader, writer = await asyncio.open_unix_connection(path)
+    try:
+        writer.write(REQUEST)
+        answer = await reader.read()
+        while more := await reader.read():
+            answer += more
+    finally:
+        writer.close()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    if b" 200 " not in head.partition(b"\r\n")[0]:
+        raise ConnectionError(f"The replica answered: {head[:80].decode('latin-1')}")
+    return body

@@ -1,0 +1,331 @@
+"""`rookery serve --replicas N`: the process that owns the database and the port, and minds the replicas.
+
+It serves nothing itself. Each replica is a process of its own that accepts at the port it was given. Replicas hear from
+here through their stdin, and end when that does: killing this process leaves none.
+
+A replica that dies is started again after a pause. The pause is there so that a place whose replicas cannot work does
+not keep the machine busy with starts:
+
+- It doubles with each death, up to half a minute.
+- Each few seconds that a replica served take one doubling back. Replicas that work well until somebody kills them are
+  thus replaced soon, however often that happens.
+- It is long only while other replicas serve. When none does, every place is tried within a second.
+
+When the parent ends:
+
+- Before any replica has been ready, it ends as soon as each place has lost a replica. What all places share, such as a
+  wrong setting or a database that refuses them, shows at once this way, with the exit code of the replica that failed
+  first. As long as one place has not failed, the others are tried again.
+- Once a replica has been ready, it ends only when none has been ready for a minute.
+
+The exit code of one replica alone does not end the parent. A place may fail for a reason of its own, for instance
+because another process has its port of the relay for a while, and the same code would mean a wrong setting elsewhere.
+The server says that it is ready when one replica is and each place has been tried.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+
+import msgspec
+
+from rookery import __version__
+from rookery.app import installation
+from rookery.cli.exit_codes import Exit
+from rookery.cli.output import Output
+from rookery.cli.serve import first_run, metrics_port, port
+from rookery.cli.serve.replica_messages import HURRY, STOP, Child, Orders
+from rookery.cli.serve.stop_signals import Stop
+from rookery.metrics.merge import Fetch, Gathering
+from rookery.runtime import replica_slots
+from rookery.runtime.clock import Clock, DeadlineExceeded, SystemClock
+from rookery.runtime.replica_slots import ReplicaSlot, SlotState
+from rookery.settings.settings import Settings, is_in_the_clear
+from rookery.store.db.embedded.data_dir import Use
+from rookery.store.db.pool import Database
+from rookery.telemetry import log
+
+FIRST_RESTART_SECONDS, LAST_RESTART_SECONDS = 0.5, 30.0
+# About what a start takes. A replica that served this long takes one doubling of the pause back.
+FORGIVEN_SECONDS = 5.0
+# The deaths of a place are counted anew behind a replica that served this long.
+SETTLED_SECONDS = 60.0
+# The longest pause while no replica is ready.
+UNSERVED_RESTART_SECONDS = 1.0
+# A replica that is not ready after this long hangs, and is killed. Usually it takes some seconds.
+READY_SECONDS = 120.0
+# With no replica ready for this long, whoever watches over this process had better start it anew.
+UNSERVED_SECONDS = 60.0
+# What a replica that was told to hurry may take before it is killed.
+HURRY_SECONDS = 10.0
+
+_log = log.get_logger("serve")
+
+
+class CannotServe(Exception):
+    """The replicas cannot be kept running. `exit_code` is theirs, where they had one to give."""
+
+    def __init__(self, message: str, exit_code: int = Exit.FAILED) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+async def serve(settings: Settings, out: Output, stop: Stop) -> None:
+    """Serve with several replicas until somebody asks to stop."""
+    async with installation.held_data_dir(settings, out.progress) as lock:
+        with port.bound(settings.listen) as listening, metrics_port.bound(settings) as scraped:
+            async with installation.served_url(settings, lock, out.progress, ending=stop.requested) as url:
+                token = await _prepare(settings, url)
+                minder = Minder(settings, url, listening)
+
+                def on_ready() -> None:
+                    lock.change_use(Use.SERVING)
+                    _say_ready(settings, listening, token, serving=len(minder.serving()), out=out)
+                    metrics_port.show(scraped, out)
+
+                async with metrics_port.served(
+                    settings, Gathering(minder.processes, slots=lambda: minder.slots), scraped
+                ):
+                    await minder.run(stop, on_ready=on_ready)
+
+
+async def _prepare(settings: Settings, url: str) -> str | None:
+    """What is done once for all replicas. Returns the setup token, if it is needed. Keeps no connection."""
+    async with await Database.connect(installation.database_config(settings, url)) as database:
+        await installation.prepare_schema(settings, database)
+        await installation.prepare_accounts(database)
+        await installation.prepare_models(settings, database, os.environ, with_offline=True)
+        await installation.apply_pins(database, os.environ, clock=SystemClock())
+        return await first_run.find_token(settings, database)
+
+
+def _say_ready(settings: Settings, listening: socket.socket, token: str | None, *, serving: int, out: Output) -> None:
+    url = port.address_for_people(settings, listening)
+    count = f"{settings.replicas}" if serving == settings.replicas else f"{serving} of {settings.replicas}"
+    out.line(f"Rookery {__version__} is ready at {url} with {count} replicas (Ctrl-C stops it)")
+    if is_in_the_clear(settings):
+        _log.warning("served_in_the_clear", listen=str(settings.listen), external_url=settings.external_url)
+    first_run.show(url, token, out)
+    _log.info("ready", version=__version__, replicas=settings.replicas, serving=serving)
+
+
+class Restarts:
+    """How long to wait before the next replica of a place is started: longer behind each that served little."""
+
+    def __init__(self) -> None:
+        self.deaths = 0
+        self._doublings = 0.0
+
+    def pause_after(self, served_seconds: float) -> float:
+        """`served_seconds` is 0 for one that was never ready."""
+        self.deaths = 1 if served_seconds >= SETTLED_SECONDS else self.deaths + 1
+        doublings = max(0.0, self._doublings - served_seconds / FORGIVEN_SECONDS)
+        pause: float = min(FIRST_RESTART_SECONDS * 2.0**doublings, LAST_RESTART_SECONDS)
+        # Not more than the longest pause takes: a place may die for weeks, and is forgiven as soon as any other.
+        self._doublings = min(doublings + 1.0, math.log2(LAST_RESTART_SECONDS / FIRST_RESTART_SECONDS))
+        return pause
+
+
+class Minder:
+    """Keeps one child in each place, and tells how the places are.
+
+    A place whose children keep dying is left empty for longer and longer, while the others serve. The description of
+    this module says when it gives up. Tests bring a clock, and children of their own.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        url: str,
+        listening: socket.socket,
+        *,
+        clock: Clock | None = None,
+        start: Callable[[Orders, socket.socket], Awaitable[Child]] = Child.start,
+    ) -> None:
+        self._settings = settings
+        self._url = url
+        self._listening = listening
+        self._clock = clock or SystemClock()
+        self._start = start
+        self._places: list[Child | None] = [None] * settings.replicas
+        # Places whose first child is neither ready nor dead yet.
+        self._untried = set(range(settings.replicas))
+        self._has_served = False
+        self._failures: list[int | None] = []
+        self._stopping = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._codes: list[int] = []
+        self.slots = [ReplicaSlot(index=index, state=SlotState.STARTING) for index in range(settings.replicas)]
+
+    def serving(self) -> list[Child]:
+        """Those that are ready."""
+        return [child for child in self._places if child is not None and child.ready is not None]
+
+    def processes(self) -> dict[str, Fetch]:
+        """How to get the metrics of those that serve, by their place."""
+        return {
+            str(child.index): partial(metrics_port.fetch, child.ready.internal)
+            for child in self.serving()
+            if child.ready is not None and child.ready.internal is not None
+        }
+
+    async def run(self, stop: Stop, *, on_ready: Callable[[], None]) -> None:
+        """Until somebody asks to stop and all children have ended. Raises `CannotServe` when it makes no sense."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for index in range(len(self._places)):
+                    group.create_task(self._keep(index), name=f"replica-{index}")
+                while not self._has_served:
+                    await self._change()
+                stop.serving = True
+                watch = group.create_task(self._watch(), name="somebody-serves")
+                telling = group.create_task(self._tell_ready(on_ready), name="tell-ready")
+                await stop.requested.wait()
+                watch.cancel()
+                telling.cancel()
+                self._stopping.set()
+                self._changed.set()
+                for child in filter(None, self._places):
+                    child.tell(STOP)
+        except ExceptionGroup as group:
+            reasons = [error for error in group.exceptions if isinstance(error, CannotServe)]
+            raise reasons[0] if reasons else group from None
+        finally:
+            await self._end_all()
+            replica_slots.remove(self._settings.data_dir)
+        # One that was told to stop while it started has nothing to end in order.
+        if any(code not in (Exit.OK, Exit.INTERRUPTED) for code in self._codes):
+            raise CannotServe("Not every replica ended in order. Nothing committed is lost.")
+
+    async def _tell_ready(self, on_ready: Callable[[], None]) -> None:
+        """Say so once, when a child serves and each place has been tried."""
+        while self._untried or not self.serving():
+            await self._change()
+        on_ready()
+
+    async def _watch(self) -> None:
+        """Give up when no place has had a child that serves for too long."""
+        while True:
+            if self.serving():
+                await self._change()
+                continue
+            try:
+                async with self._clock.deadline(UNSERVED_SECONDS, "nobody-serves"):
+                    while not self.serving():
+                        await self._change()
+            except DeadlineExceeded:
+                raise CannotServe(f"No replica has been ready for {UNSERVED_SECONDS:g} seconds.") from None
+
+    async def _change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+    async def _keep(self, index: int) -> None:
+        """One child after another, with a pause behind each."""
+        restarts = Restarts()
+        while not self._stopping.is_set():
+            code, served_seconds = await self._live(index)
+            if self._stopping.is_set():
+                if code is not None:
+                    self._codes.append(code)
+                return
+            self._untried.discard(index)
+            if not self._has_served:
+                self._failures.append(code)
+                if not self._untried:
+                    # Signals have no exit code to give.
+                    codes = [failure for failure in self._failures if failure is not None and failure > 0]
+                    raise CannotServe("No replica could start; what they said is above.", (codes or [Exit.FAILED])[0])
+            pause = restarts.pause_after(served_seconds)
+            _log.warning(
+                "replica_ended", index=index, code=code, deaths=restarts.deaths, again_in_seconds=round(pause, 1)
+            )
+            again_at = self._clock.now() + timedelta(seconds=pause)
+            self._tell(
+                index, state=SlotState.PAUSED, deaths=restarts.deaths, exit_code=code, again_at=again_at, is_death=True
+            )
+            await self._pause(index, pause)
+
+    async def _pause(self, index: int, seconds: float) -> None:
+        """Wait before the next child of a place; not long when nobody serves, and not at all when all are to stop."""
+        began = self._clock.monotonic()
+        try:
+            async with self._clock.deadline(seconds, "replica-restart"):
+                while self.serving() and not self._stopping.is_set():
+                    await self._change()
+        except DeadlineExceeded:
+            return
+        left = min(seconds, UNSERVED_RESTART_SECONDS) - (self._clock.monotonic() - began)
+        if left <= 0 or self._stopping.is_set():
+            return
+        self._tell(index, again_at=self._clock.now() + timedelta(seconds=left))
+        with suppress(DeadlineExceeded):
+            async with self._clock.deadline(left, "replica-restart"):
+                await self._stopping.wait()
+
+    async def _live(self, index: int) -> tuple[int | None, float]:
+        """The life of one child, to its exit code and how many seconds it served.
+
+        The code is None when the system has no process for it at this time.
+        """
+        orders = Orders(
+            index=index, settings=self._settings, database_url=self._url, descriptor=self._listening.fileno()
+        )
+        self._tell(index, state=SlotState.STARTING, again_at=None)
+        try:
+            child = self._places[index] = await self._start(orders, self._listening)
+        except OSError as error:
+            _log.warning("replica_not_started", index=index, error=str(error))
+            return None, 0.0
+        if self._stopping.is_set():
+            child.tell(STOP)
+        ready_at: float | None = None
+        if await self._is_ready(child):
+            ready_at = self._clock.monotonic()
+            self._untried.discard(index)
+            self._has_served = True
+            self._tell(index, state=SlotState.READY)
+        code = await child.wait()
+        self._places[index] = None
+        self._changed.set()
+        return code, 0.0 if ready_at is None else self._clock.monotonic() - ready_at
+
+    async def _is_ready(self, child: Child) -> bool:
+        """Wait until it serves. False when it ended instead, or had to be killed."""
+        try:
+            async with self._clock.deadline(READY_SECONDS, "replica-ready"):
+                return await child.wait_ready()
+        except DeadlineExceeded:
+            _log.warning("replica_not_ready", index=child.index, after_seconds=READY_SECONDS)
+            child.kill()
+            return False
+
+    def _tell(self, index: int, *, is_death: bool = False, **changes: object) -> None:
+        slot = self.slots[index]
+        self.slots[index] = msgspec.structs.replace(slot, restarts=slot.restarts + is_death, **changes)
+        self._changed.set()
+        try:
+            replica_slots.write(self._settings.data_dir, self.slots)
+        except OSError as error:
+            _log.warning("slots_not_written", error=str(error))
+
+    async def _end_all(self) -> None:
+        """Nobody is left behind, however this ends."""
+        left = list(filter(None, self._places))
+        for child in left:
+            child.tell(HURRY)
+        endings = [asyncio.ensure_future(child.wait()) for child in left]
+        if not endings:
+            return
+        _, late = await asyncio.wait(endings, timeout=HURRY_SECONDS)
+        if late:
+            for child in left:
+                child.kill()
+            await asyncio.wait(endings)

@@ -1,0 +1,127 @@
+"""What a parent and its replicas say to each other: orders at the start, a word when it is time to end.
+
+Orders go through the child's stdin, because they hold secrets: command lines and environments can be read by others.
+The pipe stays open for as long as the parent lives, so its end tells the child that it is alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from asyncio.subprocess import PIPE, Process
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from rookery.settings.settings import Settings
+
+STOP, HURRY = "stop", "hurry"
+MODULE = "rookery.cli.serve.replica"
+
+
+class Orders(msgspec.Struct, frozen=True, kw_only=True):
+    """What a replica is to be. `descriptor` is the listening socket that it inherits."""
+
+    index: int
+    settings: Settings
+    database_url: str
+    descriptor: int
+
+    def encode(self) -> bytes:
+        return msgspec.json.encode(self, enc_hook=_encode_path)
+
+    @staticmethod
+    def decode(data: bytes) -> Orders:
+        return msgspec.json.decode(data, type=Orders, dec_hook=_decode_path)
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True):
+    """A replica's only answer: it serves. `internal` is the socket where it is asked about itself."""
+
+    replica_id: UUID
+    internal: str | None
+
+
+class Child:
+    """A replica's process, seen from its parent. `ready` is None until it serves."""
+
+    def __init__(self, index: int, process: Process) -> None:
+        self.index = index
+        self.ready: Ready | None = None
+        self._process = process
+
+    @classmethod
+    async def start(cls, orders: Orders, listening: socket.socket) -> Child:
+        """In a session of its own: Ctrl-C is for the parent, which passes it on in order."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",  # whatever lies in the current directory is not to be imported
+            "-m",
+            MODULE,
+            str(orders.index),  # for people who look at the list of processes
+            stdin=PIPE,
+            stdout=PIPE,
+            pass_fds=(listening.fileno(),),
+            start_new_session=True,
+        )
+        child = cls(orders.index, process)
+        child._write(orders.encode())
+        return child
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def wait_ready(self) -> bool:
+        """Whether it came so far; False when it ended instead."""
+        assert self._process.stdout is not None
+        try:
+            self.ready = msgspec.json.decode(await self._process.stdout.readline(), type=Ready)
+        except msgspec.DecodeError:
+            return False
+        return True
+
+    async def wait(self) -> int:
+        """Its exit code, below zero for a signal."""
+        return await self._process.wait()
+
+    def tell(self, word: str) -> None:
+        self._write(word.encode())
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            self._process.kill()
+
+    def _write(self, line: bytes) -> None:
+        assert self._process.stdin is not None
+        if not self._process.stdin.is_closing():
+            self._process.stdin.write(line + b"\n")
+
+
+def read_line(descriptor: int) -> bytes | None:
+    """One line from the parent; None when there is no parent any more. Blocks."""
+    line = b""
+    while not line.endswith(b"\n"):
+        # Byte by byte: what follows belongs to whoever reads next, and it is little.
+        piece = os.read(descriptor, 1)
+        if not piece:
+            return None
+        line += piece
+    return line[:-1]
+
+
+def _encode_path(value: Any) -> str:
+    if isinstance(value, Path):
+        return str(value)
+    raise NotImplementedError(type(value))  # how such a hook tells msgspec that it does not know the type
+
+
+def _decode_path(kind: type, value: Any) -> Any:
+    if kind is Path or issubclass(kind, Path):
+        return Path(value)
+    raise NotImplementedError(kind)  # likewise

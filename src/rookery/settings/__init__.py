@@ -1,0 +1,1 @@
+"""The start settings of a process: their table, their values, and where each comes from."""
