@@ -145,7 +145,7 @@ lock: $(DEV_STAMP) ## Resolve the dependencies anew into the lock files
 # Beside the locked packages, and before them on the path.
 drift: $(DEV_STAMP) ## Compare the catalog and the wires with the newest packages of the providers
 	$(BIN)/uv pip install --quiet --upgrade --python $(BIN)/python --target $(VENV)/drift anthropic openai pydantic-ai-slim
-	PYTHONPATH=$(VENV)/drift $(BIN)/python -m pytest tests/wire tests/llm/test_catalog.py $(ARGS)
+	PYTHONPATH=$(VENV)/drift $(BIN)/python -m pytest tests/wire tests/models/test_catalog.py $(ARGS)
 
 clean: ## Remove the virtual environment and caches (never data)
 	rm -rf $(VENV) web/node_modules $(WEB_DIST) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

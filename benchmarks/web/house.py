@@ -24,8 +24,8 @@ from benchmarks.web.provider import providing
 from rookery.domain.chat.messages import Role
 from rookery.store.db.embedded.server import EmbeddedServer
 from rookery.store.db.pool import Database, DatabaseConfig
-from tests.browser.rested import rest_chat
-from tests.cli.served import Served, serving
+from tests.browser.stored_chats import rest_chat
+from tests.cli.serve.server_process import Served, serving
 
 SETUP_TOKEN = "benchmark-of-the-web-application"
 RING = f"bench:{base64.b64encode(bytes(32)).decode()}"

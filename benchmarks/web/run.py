@@ -37,7 +37,7 @@ from benchmarks.web.probe import (
 )
 
 from rookery.api.web_app import WebApp, packaged
-from tests.browser.rested import END
+from tests.browser.stored_chats import END
 
 KIB = 1024
 LONG, QUICK_LONG = 5_000, 1_000

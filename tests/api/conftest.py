@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rookery.domain.access.rights import Role
-from tests.api.house import House, Person, open_house
+from tests.api.api_rig import House, Person, open_house
 
 
 @pytest.fixture

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.api.doors import log_in
-from tests.api.house import House, Person
-from tests.api.talk import Talk
-from tests.api.test_links import LINK, NEW_PASSWORD
+from tests.api.api_rig import House, Person
+from tests.api.chat_rig import Talk
+from tests.api.more_servers import log_in
+from tests.api.test_one_time_links import LINK, NEW_PASSWORD
 from tests.api.test_users import running_chat
 
 ACCESSES, SEEN, ME = "/api/v1/me/accesses", "/api/v1/me/accesses/seen", "/api/v1/users/me"

@@ -18,8 +18,8 @@ from rookery.domain.chat.parts import ToolCall
 from rookery.store import machine
 from rookery.store.chats import approvals
 from rookery.store.machine import ChatSpec, Question, Tx
-from tests.api.house import House, Person
-from tests.api.talk import CHATS, Talk, fields
+from tests.api.api_rig import House, Person
+from tests.api.chat_rig import CHATS, Talk, fields
 from tests.api.test_stats import stats_of
 from tests.loop_turns import matches_by_turn
 

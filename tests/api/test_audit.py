@@ -14,7 +14,7 @@ from rookery.store.db import job_runs, page_cursors
 from rookery.store.db.job_runs import JobOutcome, JobRun
 from rookery.store.people import audit
 from rookery.store.people.audit import Event
-from tests.api.house import House, Person
+from tests.api.api_rig import House, Person
 
 PATH = "/api/v1/audit"
 

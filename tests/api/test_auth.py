@@ -10,8 +10,8 @@ from websockets.exceptions import ConnectionClosed
 
 from rookery.api.origins import Origins
 from rookery.domain.access.rights import Role, Scope
-from tests.api.doors import credentials, log_in, open_door, session_cookie
-from tests.api.house import PASSWORD, House, Person
+from tests.api.api_rig import PASSWORD, House, Person
+from tests.api.more_servers import credentials, log_in, open_door, session_cookie
 
 LOGIN = "/api/v1/auth/login"
 LOGOUT = "/api/v1/auth/logout"

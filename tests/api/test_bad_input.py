@@ -11,10 +11,10 @@ import httpx2
 import pytest
 
 from rookery.domain.access.rights import Role
-from tests.api.described import ALL
-from tests.api.doors import KEY, open_door
-from tests.api.house import House, Person
-from tests.api.talk import CALL_ID, CHATS, Talk
+from tests.api.api_rig import House, Person
+from tests.api.chat_rig import CALL_ID, CHATS, Talk
+from tests.api.more_servers import KEY, open_door
+from tests.api.openapi_operations import ALL
 
 LOGIN = "/api/v1/auth/login"
 TOKENS = "/api/v1/tokens"

@@ -6,8 +6,8 @@ import pytest
 
 from rookery.api import request_context
 from rookery.domain.access.rights import Role
-from tests.api.doors import credentials, late_body, log_in
-from tests.api.house import House, Person
+from tests.api.api_rig import House, Person
+from tests.api.more_servers import credentials, late_body, log_in
 
 CHATS, FILES, PROMPTS = "/api/v1/chats", "/api/v1/files", "/api/v1/settings/prompts"
 CHAT = {"content": [{"type": "text", "text": "Hello"}]}

@@ -11,9 +11,9 @@ from rookery.store.models import model_configs, providers
 from rookery.store.models.model_configs import ModelConfigDraft, ModelConfigPatch
 from rookery.store.models.providers import ProviderDraft, ProviderPatch
 from rookery.tools import registry
-from tests.api.house import House, Person
-from tests.api.talk import CHATS, TOOL, Talk, fields, text
-from tests.waiting import until
+from tests.api.api_rig import House, Person
+from tests.api.chat_rig import CHATS, TOOL, Talk, fields, text
+from tests.eventually import until
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import pytest
 from rookery.domain.chat import truncation
 from rookery.domain.models.context_window import Learned, LearnedFrom
 from rookery.store.models import context_windows
-from tests.api.house import House, Person
-from tests.api.talk import CHATS, Talk
+from tests.api.api_rig import House, Person
+from tests.api.chat_rig import CHATS, Talk
 from tests.api.test_workspaces import open_site
 
 BUDGET = truncation.budget_bytes(None)

@@ -36,7 +36,7 @@ from rookery.store.workspaces import templates as stored_templates
 from rookery.workspaces import templates
 from rookery.workspaces.service import as_push
 from rookery.workspaces.templates import TemplateFile
-from tests.api.house import House, Person, open_house
+from tests.api.api_rig import House, Person, open_house
 from tests.database import Server, fresh_database
 
 DOCUMENT = json.loads((Path(__file__).parents[2] / "docs" / "api" / "openapi.json").read_text())

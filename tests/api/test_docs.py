@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from rookery.api.routers.api_docs import Asset
-from tests.api.house import House, Person
+from tests.api.api_rig import House, Person
 
 PATH = "/api/v1/docs"
 

@@ -23,8 +23,8 @@ from rookery.domain.access.rights import Role
 from rookery.store.people import first_admin, one_time_links, users
 from rookery.store.people.one_time_links import LinkKind
 from rookery.store.people.users import User
-from tests.api.house import House, Person, open_house
-from tests.api.talk import Talk
+from tests.api.api_rig import House, Person, open_house
+from tests.api.chat_rig import Talk
 
 FOLDER = Path(__file__).parents[2] / "docs" / "api"
 PAGES = sorted(FOLDER.glob("*.md"))

@@ -16,8 +16,8 @@ from rookery.store.people import signed_links
 from rookery.store.people.signed_links import LinkKey, SignedTarget
 from rookery.telemetry.redaction import hide_secrets
 from rookery.testing.clock import FakeClock
-from tests.api.doors import KEY, credentials, log_in, open_door
-from tests.api.house import House, Person
+from tests.api.api_rig import House, Person
+from tests.api.more_servers import KEY, credentials, log_in, open_door
 
 LINKS = "/api/v1/download-links"
 FILES = "/api/v1/files"

@@ -16,9 +16,9 @@ from rookery.domain.access.rights import Role
 from rookery.store.people import users
 from rookery.store.people.users import UserPatch
 from rookery.testing.clock import FakeClock
-from tests.api.doors import open_door
-from tests.api.house import House, Person
-from tests.api.talk import CHATS, Talk, fields, text
+from tests.api.api_rig import House, Person
+from tests.api.chat_rig import CHATS, Talk, fields, text
+from tests.api.more_servers import open_door
 
 FILES = "/api/v1/files"
 

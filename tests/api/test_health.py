@@ -10,7 +10,7 @@ from starlette.types import Message
 from rookery.api.routers import health
 from rookery.api.routers.health import CACHE_SECONDS
 from rookery.testing.clock import FakeClock
-from tests.api.house import House
+from tests.api.api_rig import House
 
 
 class Ask:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.api.house import House, Person
+from tests.api.api_rig import House, Person
 
 PAGE = Path(__file__).parents[2] / "docs" / "api" / "identity.md"
 ROW = re.compile(r"^\| `(GET|POST|PATCH|DELETE) (/[^`]+)`", re.MULTILINE)

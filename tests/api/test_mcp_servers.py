@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from rookery.workspaces.agent_http import ChatHeaders
-from tests.api.talk import CHATS, text
+from tests.api.chat_rig import CHATS, text
 from tests.api.test_workspaces import WORKSPACES, Site, open_site
 
 DOCS: dict[str, Any] = {"name": "docs", "folder": "/p", "command": "npx", "args": ["docs-mcp"], "env": ["TOKEN"]}

@@ -12,9 +12,9 @@ from rookery.domain.chat.messages import ChatId
 from rookery.store.models import usage
 from rookery.store.models.spending import SpendSettings, write_spend_settings
 from rookery.store.models.usage import CallStatus, KeySource
-from tests.api.doors import open_door
-from tests.api.house import House, Person
-from tests.api.talk import CALL_ID, CHATS, Talk, fields, said, text
+from tests.api.api_rig import House, Person
+from tests.api.chat_rig import CALL_ID, CHATS, Talk, fields, said, text
+from tests.api.more_servers import open_door
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from rookery.domain.models.context_window import Learned, LearnedFrom
 from rookery.store.models import context_windows
 from rookery.testing.fake_completions import Answer, FakeCompletions
 from rookery.testing.fake_server import Scenario, failure
-from tests.api.house import House, Person
+from tests.api.api_rig import House, Person
 
 KEY = "sk-very-secret-0123456789"
 

@@ -16,7 +16,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from rookery.api import middleware, openapi_document
 from rookery.stream.events import Event
-from tests.api.house import House, Person
+from tests.api.api_rig import House, Person
 from tests.api.rights_table import OPERATIONS
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "api" / "openapi.json"

@@ -9,9 +9,9 @@ import pytest
 
 from rookery.domain.access.rights import Role
 from rookery.store.chats import search
-from tests.api.house import House, Person
-from tests.api.talk import CHATS, Talk
-from tests.api.town import REASON, child_of
+from tests.api.api_rig import House, Person
+from tests.api.chat_rig import CHATS, Talk
+from tests.api.roles_rig import REASON, child_of
 
 SECRET = "xylophone"
 WITH_REASON = {"Rookery-Break-Glass": REASON}

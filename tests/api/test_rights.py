@@ -15,7 +15,8 @@ import httpx2
 import pytest
 
 from rookery.domain.access.rights import Role
-from tests.api.house import PASSWORD
+from tests.api.api_rig import PASSWORD
+from tests.api.chat_rig import text
 from tests.api.rights_table import (
     ACTORS,
     MISSING,
@@ -29,8 +30,7 @@ from tests.api.rights_table import (
     expected,
     operation_of,
 )
-from tests.api.talk import text
-from tests.api.town import NOWHERE, PRIVATE, Town, client_of, open_town, provider_body
+from tests.api.roles_rig import NOWHERE, PRIVATE, Town, client_of, open_town, provider_body
 
 UPLOAD = {"Content-Type": "text/plain", "Content-Disposition": 'attachment; filename="a.txt"'}
 GROUPS = ("prompts", "models", "chats", "approvals", "sharing", "spend", "workspaces", "audit")

@@ -16,9 +16,9 @@ from rookery.domain.access.rights import Role
 from rookery.store.people import credentials as secrets
 from rookery.store.people.credentials import Credential, Kind
 from rookery.testing import FakeClock
-from tests.api.described import ALL, DOCUMENT
-from tests.api.doors import KEY, credentials, log_in, open_door
-from tests.api.house import PASSWORD, House, Person
+from tests.api.api_rig import PASSWORD, House, Person
+from tests.api.more_servers import KEY, credentials, log_in, open_door
+from tests.api.openapi_operations import ALL, DOCUMENT
 from tests.api.test_statuses import STREAMS, missing
 
 ME = "/api/v1/users/me"

@@ -13,7 +13,7 @@ import pytest
 from rookery.domain.access.rights import Role
 from rookery.store.settings import groups, locked, settings
 from rookery.store.settings.locked import PinError
-from tests.api.house import House, Person
+from tests.api.api_rig import House, Person
 
 
 @pytest.fixture

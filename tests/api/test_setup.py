@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from rookery.store.people import first_admin
-from tests.api.doors import KEY, open_door
-from tests.api.house import PASSWORD, House, open_house
-from tests.waiting import until
+from tests.api.api_rig import PASSWORD, House, open_house
+from tests.api.more_servers import KEY, open_door
+from tests.eventually import until
 
 SETUP = "/api/v1/setup"
 

@@ -5,10 +5,10 @@ from uuid import uuid4
 
 from rookery.api.middleware import Edge
 from rookery.telemetry.http_stats import HttpStats
-from tests.api.doors import open_door
-from tests.api.house import House, Person
+from tests.api.api_rig import House, Person
+from tests.api.more_servers import open_door
 from tests.api.test_auth import watch
-from tests.waiting import until
+from tests.eventually import until
 
 
 def stats_of(house: House) -> HttpStats:

@@ -18,10 +18,10 @@ from rookery.api.rate_limits import Limit, RateLimits
 from rookery.api.routers import files, templates
 from rookery.domain.access.rights import Role
 from rookery.testing import FakeClock
-from tests.api.described import ALL, Asked
-from tests.api.doors import credentials, log_in, open_door
-from tests.api.house import House
-from tests.api.town import PRIVATE, Town, open_town
+from tests.api.api_rig import House
+from tests.api.more_servers import credentials, log_in, open_door
+from tests.api.openapi_operations import ALL, Asked
+from tests.api.roles_rig import PRIVATE, Town, open_town
 
 STREAMS = {"chats.stream", "chats.watch", "chats.git"}
 # Not there, whatever is asked for: a thing by its id, by its number, by its name.

@@ -24,15 +24,15 @@ from rookery.store.models.spending import SpendSettings, write_spend_settings
 from rookery.store.models.usage import CallStatus, KeySource
 from rookery.store.settings import locked
 from rookery.worker.titles import NoTitle
-from tests.api.described import ALL
-from tests.api.doors import KEY, open_door
-from tests.api.house import PASSWORD, Person
+from tests.api.api_rig import PASSWORD, Person
+from tests.api.chat_rig import CALL_ID, CHATS, Talk, text
+from tests.api.more_servers import KEY, open_door
+from tests.api.openapi_operations import ALL
 from tests.api.rights_table import OPERATIONS, operation_of
-from tests.api.talk import CALL_ID, CHATS, Talk, text
+from tests.api.roles_rig import PRIVATE, SHARED, Town, open_town, provider_body
 from tests.api.test_approvals import asking, yes
 from tests.api.test_rights import operations, send
 from tests.api.test_workspaces import archive
-from tests.api.town import PRIVATE, SHARED, Town, open_town, provider_body
 
 API = "/api/v1"
 # Of every operation, and asked of each in `test_statuses`.

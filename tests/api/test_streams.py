@@ -23,10 +23,10 @@ from rookery.store.db.hints import AccessHint
 from rookery.store.db.pool import Connection
 from rookery.store.people import tokens
 from rookery.store.people.tokens import AuthenticatedToken
-from tests.api.doors import credentials, log_in, open_door
-from tests.api.house import House, Person
-from tests.api.talk import CHATS, Talk, said
-from tests.waiting import until
+from tests.api.api_rig import House, Person
+from tests.api.chat_rig import CHATS, Talk, said
+from tests.api.more_servers import credentials, log_in, open_door
+from tests.eventually import until
 
 WATCH = f"{CHATS}/watch"
 

@@ -14,9 +14,9 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from tests.api.house import House, Person
-from tests.api.talk import CHATS, Talk
-from tests.waiting import until
+from tests.api.api_rig import House, Person
+from tests.api.chat_rig import CHATS, Talk
+from tests.eventually import until
 
 UPGRADE = (
     "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"

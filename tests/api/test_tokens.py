@@ -8,8 +8,8 @@ from uuid import uuid4
 import pytest
 
 from rookery.domain.access.rights import Role, Scope
-from tests.api.doors import credentials, late_body, log_in, open_door
-from tests.api.house import House, Person
+from tests.api.api_rig import House, Person
+from tests.api.more_servers import credentials, late_body, log_in, open_door
 from tests.api.test_auth import closing_code, watch
 
 TOKENS = "/api/v1/tokens"

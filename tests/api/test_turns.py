@@ -19,11 +19,11 @@ from rookery.store.chats import shares
 from rookery.store.chats.shares import SharingSettings
 from rookery.testing.clock import FakeClock
 from rookery.worker.titles import ShortTexts
-from tests.api.doors import open_door
-from tests.api.house import House, Person
-from tests.api.talk import CHATS, Talk, fields, said, text
-from tests.api.town import child_of
-from tests.waiting import until
+from tests.api.api_rig import House, Person
+from tests.api.chat_rig import CHATS, Talk, fields, said, text
+from tests.api.more_servers import open_door
+from tests.api.roles_rig import child_of
+from tests.eventually import until
 
 
 @pytest.fixture

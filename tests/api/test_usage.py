@@ -14,7 +14,7 @@ from rookery.domain.access.rights import Role, Scope
 from rookery.domain.chat.messages import ChatId
 from rookery.store.models import usage
 from rookery.store.models.usage import CallStatus, Entry, KeySource
-from tests.api.house import House, Person
+from tests.api.api_rig import House, Person
 
 MODEL = "fake-1"
 

@@ -12,8 +12,8 @@ from rookery.domain.chat.messages import Role as MessageRole
 from rookery.domain.chat.parts import Text
 from rookery.store import machine
 from rookery.store.machine import Bundle, ChatSpec
-from tests.api.doors import credentials, late_body, log_in
-from tests.api.house import PASSWORD, House, Person
+from tests.api.api_rig import PASSWORD, House, Person
+from tests.api.more_servers import credentials, late_body, log_in
 from tests.api.test_auth import closing_code, watch
 
 USERS = "/api/v1/users"

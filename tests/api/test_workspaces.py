@@ -23,12 +23,12 @@ from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.sandbox_check import LocalConfig
 from rookery.workspaces.service import as_push
 from rookery.workspaces.templates import TemplateFile
-from tests.api.house import House, Person, open_house
-from tests.api.talk import text
+from tests.api.api_rig import House, Person, open_house
+from tests.api.chat_rig import text
 from tests.api.test_docs_examples import CURL, Reader, blocks, found_curl
-from tests.waiting import until
+from tests.eventually import until
 from tests.workspaces.fake_driver import FakeDriver
-from tests.workspaces.yard import MANIFEST
+from tests.workspaces.workspaces_rig import MANIFEST
 
 WORKSPACES, TEMPLATES = "/api/v1/workspaces", "/api/v1/templates"
 GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "workspaces.md"

@@ -18,13 +18,13 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 
 from rookery.api import web_app
-from tests.browser.actor import Actor
-from tests.browser.rested import Shelf
-from tests.browser.visit import PASSWORD, Visitor, visiting
-from tests.browser.wire import Backstage, Wire
-from tests.cli.served import Served, serving
+from tests.browser.faulty_connection import Backstage, Wire
+from tests.browser.model_script import Actor
+from tests.browser.stored_chats import Shelf
+from tests.browser.visitor import PASSWORD, Visitor, visiting
+from tests.cli.serve.server_process import Served, serving
 from tests.database import fresh_database, lease_server
-from tests.ending import end_sandboxes
+from tests.sandbox_cleanup import end_sandboxes
 
 CHROMIUM = shutil.which("chromium")
 FLAGS = [

@@ -8,10 +8,10 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from rookery.testing.fake_completions import Answer, FakeCall
-from tests.browser.actor import Actor
 from tests.browser.conftest import Visit
-from tests.browser.keys import Keys
-from tests.browser.visit import PASSWORD, Visitor
+from tests.browser.keyboard import Keys
+from tests.browser.model_script import Actor
+from tests.browser.visitor import PASSWORD, Visitor
 
 # Controls that stand out of the view sideways, unless what holds them scrolls.
 OUTSIDE = """

@@ -14,9 +14,9 @@ import pytest
 from playwright.sync_api import expect
 
 from rookery.testing.fake_completions import Answer
-from tests.browser.actor import Actor
-from tests.browser.keys import Keys
-from tests.browser.visit import PATIENCE_MS, Visitor
+from tests.browser.keyboard import Keys
+from tests.browser.model_script import Actor
+from tests.browser.visitor import PATIENCE_MS, Visitor
 
 BEFORE = "def put(name):\n    return name\n"
 AFTER = "def put(name):\n    return name.strip()\n"

@@ -6,8 +6,8 @@ import re
 
 from playwright.sync_api import Page, expect
 
-from tests.browser.rested import RARE, Shelf
-from tests.browser.visit import Visitor
+from tests.browser.stored_chats import RARE, Shelf
+from tests.browser.visitor import Visitor
 
 MESSAGES = 5_000
 # Where `rested` says so, newest first. The last row says it, too.

@@ -9,8 +9,8 @@ from pathlib import Path
 from playwright.sync_api import Browser, expect
 
 from tests.browser.conftest import CHROMIUM, FLAGS
-from tests.browser.visit import PASSWORD, visiting
-from tests.cli.served import serving
+from tests.browser.visitor import PASSWORD, visiting
+from tests.cli.serve.server_process import serving
 
 
 def test_newcomer_gets_from_the_printed_link_to_the_first_answer(browser: Browser, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, Route, expect
 
 from tests.browser.conftest import Visit
 from tests.browser.hostile import HOSTILE, damage, unfold
-from tests.browser.visit import Visitor
+from tests.browser.visitor import Visitor
 
 BUILT = Path(__file__).parents[2] / "build" / "gallery"
 

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from playwright.sync_api import Locator, Page, expect
 
 from rookery.testing.fake_completions import Answer
-from tests.browser.actor import Actor
 from tests.browser.conftest import Visit
-from tests.browser.visit import PASSWORD, SEND, Visitor
+from tests.browser.model_script import Actor
+from tests.browser.visitor import PASSWORD, SEND, Visitor
 
 HOSTILE = """<img src=x onerror="window.owned=1"> <script>window.owned=1</script>
 

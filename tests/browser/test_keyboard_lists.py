@@ -7,9 +7,9 @@ from typing import Any
 
 from playwright.sync_api import Locator, Page, expect
 
-from tests.browser.actor import Actor
-from tests.browser.keys import Keys
-from tests.browser.visit import PASSWORD, Visitor
+from tests.browser.keyboard import Keys
+from tests.browser.model_script import Actor
+from tests.browser.visitor import PASSWORD, Visitor
 
 
 def row(page: Page, title: str) -> Locator:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from playwright.sync_api import expect
 
 from tests.browser.conftest import Visit
-from tests.browser.visit import PASSWORD
+from tests.browser.visitor import PASSWORD
 
 
 def test_stranger_signs_in_and_goes_on_where_they_wanted_to(visit: Visit) -> None:

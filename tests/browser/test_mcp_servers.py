@@ -10,10 +10,10 @@ from typing import Any
 
 from playwright.sync_api import expect
 
-from tests.browser.actor import Actor
+from tests.browser.model_script import Actor
 from tests.browser.test_changes import make_project, wait
-from tests.browser.visit import Visitor
-from tests.workspaces.agent.test_mcp import SERVER
+from tests.browser.visitor import Visitor
+from tests.workspaces.agent.mcp.test_mcp import SERVER
 
 # Longer than what is shown at first, with the part that matters at its end.
 LONG = {"command": "/bin/sh", "args": ["-c", "true"] + [f"--allow=/srv/{number}" for number in range(60)] + ["--last"]}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from playwright.sync_api import expect
 
-from tests.browser.actor import Actor
 from tests.browser.conftest import Visit
-from tests.browser.visit import PASSWORD, Visitor
+from tests.browser.model_script import Actor
+from tests.browser.visitor import PASSWORD, Visitor
 
 REASON = "Grace asked me to look, naïve €"
 

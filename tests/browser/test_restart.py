@@ -8,11 +8,11 @@ from pathlib import Path
 from playwright.sync_api import Browser, expect
 
 from rookery.testing.fake_completions import Answer
-from tests.browser.actor import Actor
 from tests.browser.conftest import post
-from tests.browser.visit import PASSWORD, SEND, visiting
-from tests.browser.wire import Backstage, Wire
-from tests.cli.served import serving
+from tests.browser.faulty_connection import Backstage, Wire
+from tests.browser.model_script import Actor
+from tests.browser.visitor import PASSWORD, SEND, visiting
+from tests.cli.serve.server_process import serving
 
 
 def test_page_goes_on_after_the_server_was_restarted_in_the_middle_of_a_turn(

@@ -9,7 +9,7 @@ import tarfile
 from playwright.sync_api import expect
 
 from tests.browser.conftest import Visit
-from tests.browser.visit import PASSWORD, Visitor
+from tests.browser.visitor import PASSWORD, Visitor
 
 
 def test_complaint_of_the_server_stands_under_its_field(ada: Visitor) -> None:

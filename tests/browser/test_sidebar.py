@@ -6,8 +6,8 @@ import re
 
 from playwright.sync_api import expect
 
-from tests.browser.actor import Actor
-from tests.browser.visit import Visitor
+from tests.browser.model_script import Actor
+from tests.browser.visitor import Visitor
 
 
 def test_list_follows_what_happens_in_another_tab(ada: Visitor) -> None:

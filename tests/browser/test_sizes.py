@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 from playwright.sync_api import CDPSession, Page, expect
 
-from tests.browser.rested import END, Shelf
-from tests.browser.visit import Visitor
+from tests.browser.stored_chats import END, Shelf
+from tests.browser.visitor import Visitor
 
 MESSAGES = 5_000
 PAGES = 20

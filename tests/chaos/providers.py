@@ -20,7 +20,7 @@ from rookery.testing.fake_server import FakeServer, Fault, RecordedRequest, Scen
 from tests.chaos import plans
 from tests.chaos.plans import Reply, Said
 from tests.chaos.schedule import fails_first
-from tests.waiting import until
+from tests.eventually import until
 
 KEY = "sk-chaos"
 EVENTS_PER_SECOND = 100.0

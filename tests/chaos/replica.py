@@ -25,10 +25,10 @@ from rookery.telemetry import log
 from rookery.tools.framework import make_tool
 from rookery.tools.step_tools import PlainToolbox
 from rookery.worker.config import WorkerConfig
-from tests.chaos import effects, jobs
-from tests.chaos.effects import Wish
+from tests.chaos import effect_server, workspace_jobs
+from tests.chaos.effect_server import Wish
 from tests.chaos.plans import BOOK, NOTE, POST
-from tests.tools.homestead import HastyClock
+from tests.tools.replica_rig import HastyClock
 
 # Leases that are lost and found five times faster, for a run of many kills; see `town`.
 FAST = WorkerConfig(
@@ -71,11 +71,11 @@ def tools(number: int, port: int) -> list[Tool]:
 
     async def post(ctx: ToolContext, _: NoArguments) -> ToolOutput:
         wish = Wish(number, ctx.call_id, str(ctx.replay_token))
-        return ToolOutput({"number": await effects.ask(port, wish)})
+        return ToolOutput({"number": await effect_server.ask(port, wish)})
 
     async def book(ctx: ToolContext, _: NoArguments) -> ToolOutput:
         token = str(ctx.replay_token)
-        return ToolOutput({"number": await effects.ask(port, Wish(number, ctx.call_id, token, token))})
+        return ToolOutput({"number": await effect_server.ask(port, Wish(number, ctx.call_id, token, token))})
 
     return [
         make_tool(NOTE, "Safe to repeat.", arguments=NoArguments, handler=note),
@@ -97,7 +97,7 @@ async def serve(orders: Orders) -> None:
         clock=HastyClock(),
     )
     database = DatabaseConfig(orders.database_url, pool_api=2, pool_worker=8, application_name=f"r{orders.number}")
-    with scripts.registered(jobs.MODEL, jobs.script):
+    with scripts.registered(workspace_jobs.MODEL, workspace_jobs.script):
         await _serve_until_told(config.settings, database, choices)
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from rookery.telemetry import log
 from tests.chaos import invariants
-from tests.chaos.fire import Fire
+from tests.chaos.deployment import Town, database_server, open_town
+from tests.chaos.faults import Fire
 from tests.chaos.schedule import script_of
-from tests.chaos.town import Town, database_server, open_town
 
 REPLICAS = 3
 # From the last fault until everybody has their answer. Far more than it takes, far less than for ever.

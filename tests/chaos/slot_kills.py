@@ -31,7 +31,7 @@ import asyncpg
 from rookery.runtime import replica_slots
 from rookery.runtime.replica_slots import ReplicaSlot, SlotState
 from rookery.store.db.embedded.server import running_url
-from tests.cli.served import Served, serving
+from tests.cli.serve.server_process import Served, serving
 
 LOOK_SECONDS = 0.2
 READY_AGAIN_SECONDS = 90.0

@@ -16,11 +16,11 @@ from uuid import UUID
 import pytest
 
 from rookery.domain.chat.transitions import BusyBehavior
+from tests.chaos.deployment import Town, open_town
 from tests.chaos.plans import Plan
 from tests.chaos.processes import ReplicaProcess
 from tests.chaos.records import Accepted, ChatRecord
-from tests.chaos.town import Town, open_town
-from tests.waiting import until
+from tests.eventually import until
 
 TAKEOVER_SECONDS = 3.0
 REST_SECONDS = 30.0

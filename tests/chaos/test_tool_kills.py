@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.tool_kills import kill_tools
-from tests.workspaces.drivers.yard import known_machine
+from tests.workspaces.drivers.driver_rig import known_machine
 
 SEED = 20261116
 KILLS = 6

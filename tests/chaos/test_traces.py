@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.chaos import traces
-from tests.chaos.jobs import Job
 from tests.chaos.traces import Result, Trace
+from tests.chaos.workspace_jobs import Job
 
 JOBS = (Job("c0m0", is_first=True), Job("c0m1", is_last=True))
 

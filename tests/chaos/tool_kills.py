@@ -41,18 +41,19 @@ from rookery.store.settings import settings
 from rookery.telemetry import log
 from rookery.workspaces.drivers import sandboxes
 from rookery.workspaces.drivers.workspace_directory import Layout
-from tests.chaos import jobs, traces
-from tests.chaos.jobs import Job
-from tests.chaos.people import Person
+from tests.chaos import traces
+from tests.chaos import workspace_jobs as jobs
+from tests.chaos.database_watch import Watch
+from tests.chaos.deployment import database_server
 from tests.chaos.processes import ReplicaProcess
 from tests.chaos.records import Accepted
 from tests.chaos.replica import Orders
 from tests.chaos.run import Progress
-from tests.chaos.town import database_server
 from tests.chaos.traces import Result, Trace
-from tests.chaos.watch import Watch
-from tests.ending import end_sandboxes
-from tests.waiting import until
+from tests.chaos.users import Person
+from tests.chaos.workspace_jobs import Job
+from tests.eventually import until
+from tests.sandbox_cleanup import end_sandboxes
 
 JOBS = 2  # of one chat
 MOMENT_SECONDS = 2.0  # within which a replica dies after it has got something to do

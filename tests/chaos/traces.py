@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.chaos.jobs import Job
+from tests.chaos.workspace_jobs import Job
 
 
 @dataclass(frozen=True)

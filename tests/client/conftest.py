@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from rookery.domain.access.rights import Role
-from tests.api.house import House, Person, open_house
-from tests.client.rig import Rig
-from tests.store.machine.rig import Rig as MachineRig
+from tests.api.api_rig import House, Person, open_house
+from tests.client.client_rig import Rig
+from tests.store.machine.machine_rig import Rig as MachineRig
 
 
 @pytest.fixture

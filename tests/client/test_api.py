@@ -14,8 +14,8 @@ from rookery.domain.access.rights import Role
 from rookery.llm.scripted import CallTool, Say, Step, When
 from rookery.llm.types import Call
 from rookery.store.people import first_admin
-from tests.api.house import PASSWORD, House, Person, open_house
-from tests.waiting import until
+from tests.api.api_rig import PASSWORD, House, Person, open_house
+from tests.eventually import until
 
 COLOUR = DynamicTool(
     name="pick_colour",

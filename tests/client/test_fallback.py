@@ -12,8 +12,8 @@ import pytest
 from rookery.client import AsyncRookery, errors
 from rookery.server.listener import serving
 from rookery.testing import FakeClock
-from tests.client.raw import RawServer, Reply, refused
-from tests.client.rig import Rig, follow, texts
+from tests.client.client_rig import Rig, follow, texts
+from tests.client.raw_server import RawServer, Reply, refused
 
 CHAT = "6f7c1a4e-0000-4000-8000-000000000001"
 BATCH = msgspec.json.encode(

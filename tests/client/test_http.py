@@ -15,7 +15,7 @@ from rookery.client import AsyncRookery, errors
 from rookery.client.errors import RookeryError
 from rookery.client.http import is_loopback, normal_url, path
 from rookery.testing import FakeClock
-from tests.client.raw import Fault, RawServer, Reply, refused
+from tests.client.raw_server import Fault, RawServer, Reply, refused
 
 PAGE = Reply(200, {"items": [], "next_cursor": None})
 CHAT = "6f7c1a4e-0000-4000-8000-000000000001"

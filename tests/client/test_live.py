@@ -15,8 +15,8 @@ from rookery.domain.chat.messages import MessageId
 from rookery.domain.chat.parts import Text
 from rookery.domain.chat.states import State
 from rookery.store import machine
-from tests.client.rig import Rig, follow, preview, texts, write
-from tests.waiting import until
+from tests.client.client_rig import Rig, follow, preview, texts, write
+from tests.eventually import until
 
 BOTH = pytest.mark.parametrize("transport", ["websocket", "sse"])
 

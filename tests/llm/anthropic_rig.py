@@ -15,9 +15,7 @@ from rookery.llm.types import (
     Thinking,
 )
 from rookery.llm.wire import Request
-from tests.wire.fixtures import (
-    user,
-)
+from tests.wire.prompts import user
 
 Json = Any
 

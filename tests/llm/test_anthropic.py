@@ -33,10 +33,7 @@ from tests.llm.anthropic_rig import (
     text,
     unmarked,
 )
-from tests.wire.fixtures import (
-    READ,
-    prompts,
-)
+from tests.wire.prompts import READ, prompts
 
 
 def test_whole_request_is_as_written_here() -> None:

@@ -30,19 +30,7 @@ from tests.llm.anthropic_rig import (
     text,
     unmarked,
 )
-from tests.wire.fixtures import (
-    PNG,
-    READ,
-    assistant,
-    call,
-    image,
-    prompts,
-    result,
-    searched,
-    system,
-    tool,
-    user,
-)
+from tests.wire.prompts import PNG, READ, assistant, call, image, prompts, result, searched, system, tool, user
 
 
 def test_results_come_before_everything_else_a_user_says() -> None:

@@ -39,10 +39,7 @@ from tests.llm.anthropic_rig import (
     said,
     text,
 )
-from tests.wire.fixtures import (
-    assistant,
-    user,
-)
+from tests.wire.prompts import assistant, user
 
 
 def event(name: str, **fields: Any) -> Event:

@@ -26,7 +26,7 @@ from rookery.testing.fake_anthropic import Answer, FakeAnthropic
 from tests.llm.model_rig import CALL, DONE, Counted, drain, model_at
 from tests.llm.raw_server import answer, answering, serving
 from tests.wire.anthropic_rig import BINDING, KEY, Chat
-from tests.wire.fixtures import READ, user
+from tests.wire.prompts import READ, user
 
 KEY_OF_CHAT = ("chat", UUID(int=1), "m")
 

@@ -29,8 +29,8 @@ from rookery.loop.model_step import StepMeter
 from rookery.loop.tool import Attachment, ToolOutput
 from rookery.testing import FakeClock
 from tests import scripted_tools
+from tests.eventually import until
 from tests.loop.rig import CONFIG_ID, HELLO, BatchRig, Played, PlayedModel, Shown, call, said, step
-from tests.waiting import until
 
 AT = datetime(2030, 1, 2, tzinfo=UTC)
 

@@ -36,9 +36,9 @@ from rookery.testing.fake_anthropic import FakeAnthropic
 from rookery.testing.fake_completions import Answer, FakeCall, FakeCompletions, Style, events, stream_bytes
 from rookery.testing.fake_server import Fault, Scenario
 from tests import scripted_tools
+from tests.eventually import until
 from tests.loop.rig import CHAT_ID, CONFIG_ID, PROVIDER_ID, Shown
 from tests.scripted_tools import MemoryLedger
-from tests.waiting import until
 
 KEY = "sk-test"
 AT = datetime(2030, 1, 1, tzinfo=UTC)

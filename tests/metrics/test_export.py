@@ -18,9 +18,9 @@ from rookery.metrics.families import PREFIX
 from rookery.metrics.process import Build
 from rookery.metrics.text import Kind
 from tests import scripted_tools
-from tests.metrics.whole import all_sources
-from tests.waiting import until
-from tests.worker.house import House, in_turn, open_house
+from tests.eventually import until
+from tests.metrics.all_sources import all_sources
+from tests.worker.worker_rig import House, in_turn, open_house
 
 USAGE = Usage(input=1000, cache_read=200, cache_write=30, output=50, reasoning=20, total=1280, context_tokens=1000)
 OPENMETRICS_KIND = "application/openmetrics-text"

@@ -12,10 +12,10 @@ from rookery.client.frames import Transport
 from rookery.client.reducer import Event, View
 from rookery.domain.chat.messages import ChatId
 from rookery.live.part_buffer import EpisodeKey
-from tests.cable import Cable
-from tests.simulation.town import HastyClock, Town
-from tests.stream.truth import difference, preview_of
-from tests.waiting import until
+from tests.eventually import until
+from tests.faulty_proxy import Cable
+from tests.simulation.replicas_rig import HastyClock, Town
+from tests.stream.expected_view import difference, preview_of
 
 PATIENCE_SECONDS = 20.0
 

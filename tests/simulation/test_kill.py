@@ -17,9 +17,9 @@ from rookery.domain.access.rights import Scope
 from rookery.runtime.clock import SystemClock
 from rookery.store.people import tokens, users
 from rookery.store.people.users import UserDraft
-from tests.cli.fleet import FIRST, REST, Fleet, open_fleet
-from tests.simulation.crowd import Spectator, watching
-from tests.waiting import until
+from tests.cli.serve.replicas_rig import FIRST, REST, Fleet, open_fleet
+from tests.eventually import until
+from tests.simulation.light_clients import Spectator, watching
 
 PEOPLE, EACH = 10, 20
 BUDGET_SECONDS = 5.0

@@ -16,8 +16,8 @@ from rookery.stream.inbox import Registry
 from rookery.stream.outbox import Outbox
 from rookery.stream.viewer import StreamLoop
 from tests.simulation import follower
-from tests.simulation.play import run_plays, running_town
-from tests.simulation.town import Ear, Town
+from tests.simulation.replicas_rig import Ear, Town
+from tests.simulation.scenario import run_plays, running_town
 
 LENGTH = 50  # acts in a play
 PROFILE = settings(

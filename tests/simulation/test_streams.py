@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from tests.simulation.follower import ORDER
-from tests.simulation.play import CLIENTS, run_plays, running_town
+from tests.simulation.scenario import CLIENTS, run_plays, running_town
 
 LENGTH = 100  # acts in a play
 COMMON = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck), print_blob=True)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.stream.rig import Rig, open_rig
+from tests.stream.stream_rig import Rig, open_rig
 
 
 @pytest.fixture

@@ -19,10 +19,10 @@ from rookery.live.part_buffer import EpisodeFull
 from rookery.store import machine
 from rookery.store.db.hints import MiscHint
 from rookery.stream.viewer import MAX_REBASES
-from tests.store.machine.rig import assistant, call, calling
-from tests.stream.rig import Rig, key_of, leave, open_rig, say
-from tests.stream.wires import open_sockets
-from tests.waiting import until
+from tests.eventually import until
+from tests.store.machine.machine_rig import assistant, call, calling
+from tests.stream.socket_clients import open_sockets
+from tests.stream.stream_rig import Rig, key_of, leave, open_rig, say
 
 # Where the client is, and how: at the replica that owns the chats, or at another one of three.
 PLACES = [(1, "memory"), (1, "websocket"), (1, "sse"), (3, "websocket"), (3, "sse")]

@@ -10,10 +10,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from uuid import UUID, uuid4
 
-from tests.stream.rig import Rig
+from tests.eventually import until
+from tests.stream.socket_clients import open_sockets
+from tests.stream.stream_rig import Rig
 from tests.stream.test_sockets import UPGRADE
-from tests.stream.wires import open_sockets
-from tests.waiting import until
 
 STREAMS = 60
 BUDGET_BYTES = 50 * 1024

@@ -8,8 +8,8 @@ from random import Random
 from rookery.stream.inbox import Inbox, Registry
 from rookery.stream.poller import Poller, gone
 from rookery.testing import FakeClock
-from tests.store.machine.rig import assistant
-from tests.stream.rig import Rig, open_rig
+from tests.store.machine.machine_rig import assistant
+from tests.stream.stream_rig import Rig, open_rig
 
 
 async def test_nobody_watching_costs_no_query(rig: Rig) -> None:

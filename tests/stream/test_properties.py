@@ -29,11 +29,11 @@ from rookery.domain.chat.parts import Text
 from rookery.domain.chat.transitions import TABLE, Transition
 from rookery.live.part_buffer import EpisodeExists, EpisodeKey, PartBufferError
 from rookery.store import machine
-from tests.store.machine.moves import MOVES
-from tests.stream.rig import Rig, Site, Viewer, key_of, open_rig
-from tests.stream.test_relay import cut_links
-from tests.stream.truth import difference, preview_of, stored_view
-from tests.waiting import until
+from tests.eventually import until
+from tests.store.machine.transition_calls import MOVES
+from tests.stream.expected_view import difference, preview_of, stored_view
+from tests.stream.relay.test_relay import cut_links
+from tests.stream.stream_rig import Rig, Site, Viewer, key_of, open_rig
 
 COMMON = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck), print_blob=True)
 PROFILES = {

@@ -20,9 +20,9 @@ from rookery.stream.errors import ReplicaDraining, TooManyStreams
 from rookery.stream.query_parameters import StreamParams
 from rookery.stream.session import MAX_INBOUND_BYTES, MAX_INBOUND_FRAMES
 from rookery.testing import FakeClock
-from tests.store.machine.rig import assistant
-from tests.stream.rig import MemoryTransport, Rig, Viewer, open_rig, say
-from tests.waiting import until
+from tests.eventually import until
+from tests.store.machine.machine_rig import assistant
+from tests.stream.stream_rig import MemoryTransport, Rig, Viewer, open_rig, say
 
 
 @pytest.fixture

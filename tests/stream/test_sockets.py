@@ -15,10 +15,10 @@ from websockets.typing import Subprotocol
 
 from rookery.server.listener import USER_TIMEOUT_MS, limit_unacknowledged, serving
 from rookery.stream import ws
-from tests.store.machine.rig import assistant
-from tests.stream.rig import Rig, Site, Viewer, leave, open_rig, say
-from tests.stream.wires import Door, EventStreamEnd, Refused, Sockets, open_sockets
-from tests.waiting import until
+from tests.eventually import until
+from tests.store.machine.machine_rig import assistant
+from tests.stream.socket_clients import Door, EventStreamEnd, Refused, Sockets, open_sockets
+from tests.stream.stream_rig import Rig, Site, Viewer, leave, open_rig, say
 
 KINDS = ("websocket", "sse")
 UPGRADE = (

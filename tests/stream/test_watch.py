@@ -22,9 +22,9 @@ from rookery.store.chats import chat_reads, chats, labels, pins
 from rookery.store.chats.diffs import DiffStatus
 from rookery.store.db.hints import Hint, WatchHint, WatchKind
 from rookery.stream.watch import MAX_PENDING, WatchHub
-from tests.store.machine.rig import assistant, call, calling
-from tests.stream.rig import Rig, open_rig
-from tests.waiting import until
+from tests.eventually import until
+from tests.store.machine.machine_rig import assistant, call, calling
+from tests.stream.stream_rig import Rig, open_rig
 
 
 @pytest.fixture

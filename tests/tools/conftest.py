@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.tools import hands as rigs
+from tests.tools import tools_rig as rigs
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import zlib
 import pytest
 
 from rookery.tools.registry import Column
-from tests.tools.hands import Hands
+from tests.tools.tools_rig import Hands
 
 
 def png(width: int = 1, height: int = 1) -> bytes:

@@ -15,9 +15,9 @@ from rookery.store.workspaces import templates as stored
 from rookery.workspaces import templates
 from rookery.workspaces.service import as_push
 from rookery.workspaces.templates import TemplateFile
-from tests.tools.homestead import Homestead, open_homestead
-from tests.workspaces.drivers.yard import known_machine
-from tests.workspaces.egress.outside import outside
+from tests.tools.replica_rig import Homestead, open_homestead
+from tests.workspaces.drivers.driver_rig import known_machine
+from tests.workspaces.egress.outside_servers import outside
 
 
 @pytest.fixture(autouse=True)

@@ -15,10 +15,10 @@ from rookery.llm.scripted import CallTool, Say, Step, results_since_user
 from rookery.llm.types import Call
 from rookery.models.connect import default_scripts
 from rookery.store.workspaces.mcp_consents import NamedServer
-from tests.tools.homestead import Homestead, open_homestead
-from tests.waiting import until
-from tests.workspaces.agent.test_mcp import SERVER
-from tests.workspaces.drivers.yard import known_machine
+from tests.eventually import until
+from tests.tools.replica_rig import Homestead, open_homestead
+from tests.workspaces.agent.mcp.test_mcp import SERVER
+from tests.workspaces.drivers.driver_rig import known_machine
 
 ADD = "read_calc__add"
 # Leaves a trace as soon as it is started.

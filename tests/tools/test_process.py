@@ -22,8 +22,8 @@ from rookery.tools.framework import make_tool
 from rookery.tools.registry import Column
 from rookery.workspaces.agent_client import AgentConn, StartedProcess
 from rookery.workspaces.agent_messages import StartProcess
-from tests.tools.hands import Hands, open_hands, value_of
-from tests.waiting import until
+from tests.eventually import until
+from tests.tools.tools_rig import Hands, open_hands, value_of
 
 PATIENCE = 60.0
 

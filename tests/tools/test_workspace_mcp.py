@@ -14,8 +14,8 @@ from rookery.loop.tool import ToolSource
 from rookery.store.workspaces.context import ContextResource
 from rookery.tools import workspace_mcp
 from rookery.workspaces.agent_messages import McpResult
-from tests.tools.hands import Hands, open_hands
-from tests.workspaces.agent.test_mcp import SERVER
+from tests.tools.tools_rig import Hands, open_hands
+from tests.workspaces.agent.mcp.test_mcp import SERVER
 
 
 def server(name: str, *tools: str, **fields: Any) -> ContextResource:

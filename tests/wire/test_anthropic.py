@@ -38,8 +38,8 @@ from tests.wire.anthropic_rig import (
     encoded,
     read,
 )
-from tests.wire.closed import check_anthropic, check_anthropic_beta
-from tests.wire.fixtures import READ, calls, prompts
+from tests.wire.official_types import check_anthropic, check_anthropic_beta
+from tests.wire.prompts import READ, calls, prompts
 
 CAPS = {
     "adaptive": Capabilities(

@@ -44,8 +44,8 @@ from tests.wire.anthropic_rig import (
     encoded,
     read,
 )
-from tests.wire.closed import check_anthropic, check_anthropic_beta
-from tests.wire.fixtures import prompts
+from tests.wire.official_types import check_anthropic, check_anthropic_beta
+from tests.wire.prompts import prompts
 
 words = st.text(min_size=1, max_size=12).filter(lambda text: bool(text.strip()))
 blocks = st.one_of(

@@ -26,10 +26,10 @@ from rookery.models.connect import Connector, make_call
 from rookery.testing.fake_anthropic import FakeAnthropic
 from rookery.testing.fake_completions import FakeCompletions
 from rookery.testing.fake_responses import FakeResponses
-from tests.llm.connect_rig import KEY, ready_model
+from tests.eventually import until
 from tests.llm.raw_server import Connection, Handler, answer, answering, chunk, serving, stream_head
-from tests.waiting import until
-from tests.wire.fixtures import user
+from tests.models.connect_rig import KEY, ready_model
+from tests.wire.prompts import user
 
 HELLO = Prompt((user("Hello."),))
 KINDS = {

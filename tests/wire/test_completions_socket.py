@@ -29,7 +29,7 @@ from rookery.llm.types import (
 from rookery.runtime.secret_str import SecretStr
 from rookery.testing.fake_completions import Answer, FakeCall, FakeCompletions, Style, events, stream_bytes
 from rookery.testing.fake_server import Fault, Scenario
-from tests.wire.fixtures import READ, prompts
+from tests.wire.prompts import READ, prompts
 
 KEY = "sk-test"
 CAPS = Capabilities()

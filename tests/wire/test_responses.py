@@ -35,8 +35,8 @@ from rookery.testing.fake_responses import (
     WebSearch,
     say,
 )
-from tests.wire.closed import check_responses
-from tests.wire.fixtures import calls
+from tests.wire.official_types import check_responses
+from tests.wire.prompts import calls
 from tests.wire.responses_rig import (
     KEY,
     READ_A,

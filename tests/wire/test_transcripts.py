@@ -45,7 +45,7 @@ from rookery.llm.types import (
     UsageUpdate,
 )
 from rookery.llm.wire import Event, WireFormat
-from tests.wire.fixtures import user
+from tests.wire.prompts import user
 
 FOLDER = Path(__file__).parent / "transcripts"
 CAPS = Capabilities()

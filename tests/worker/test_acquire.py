@@ -17,9 +17,9 @@ from rookery.store import machine
 from rookery.store.db.hints import ChatHint, OwnershipHint
 from rookery.store.machine.capacity import Limits
 from rookery.worker.tasks import TaskKind
-from tests.store.machine.proxy import Fault, Proxy
-from tests.waiting import until
-from tests.worker.rig import Replica, Site, make_site
+from tests.eventually import until
+from tests.store.machine.lossy_proxy import Fault, Proxy
+from tests.worker.runner_rig import Replica, Site, make_site
 
 
 @pytest.fixture

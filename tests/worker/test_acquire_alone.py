@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from rookery.store.db.hints import OwnershipHint
-from tests.worker.rig import Site, make_site
+from tests.worker.runner_rig import Site, make_site
 
 
 @pytest.fixture

@@ -21,10 +21,10 @@ from rookery.loop.tool import Replay
 from rookery.runtime.time_slices import in_pieces
 from rookery.store import machine
 from tests import scripted_tools
+from tests.eventually import until
 from tests.loop_turns import matches_by_turn
 from tests.scripted_tools import ScriptedTool
-from tests.waiting import until
-from tests.worker.house import House, in_turn, open_house
+from tests.worker.worker_rig import House, in_turn, open_house
 
 PICK = msgspec.json.encode([{"name": "pick", "description": "Pick one.", "input_schema": {"type": "object"}}]).decode()
 ASK_RUN = {"rules": [{"tool": "run", "action": "ask"}]}

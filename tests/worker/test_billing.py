@@ -19,8 +19,8 @@ from rookery.testing.clock import FakeClock
 from rookery.worker import billing
 from rookery.worker.background_tasks import InFlight
 from rookery.worker.billing import Ledger
-from tests.store.machine.proxy import Fault, Proxy
-from tests.store.models import Nest, open_nest
+from tests.store.machine.lossy_proxy import Fault, Proxy
+from tests.store.models.rows import Nest, open_nest
 
 ROWS = "SELECT status, output_tokens, chat_id, at FROM model_usage ORDER BY id"
 

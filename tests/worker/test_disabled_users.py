@@ -12,8 +12,8 @@ from rookery.store.people.users import Status as AccountStatus
 from rookery.store.people.users import UserDraft, UserPatch, create_user
 from rookery.testing import FakeClock
 from rookery.worker.disabled_users import DisabledUsers
-from tests.store.machine.rig import Recorder
-from tests.worker.house import House, in_turn, open_house
+from tests.store.machine.machine_rig import Recorder
+from tests.worker.worker_rig import House, in_turn, open_house
 
 HANG = (Say("half"), Wait(3600))
 

@@ -23,9 +23,9 @@ from rookery.titles import generate
 from rookery.worker import effects
 from rookery.worker.config import WorkerConfig
 from rookery.worker.effects import PushKind
-from tests.store.machine.rig import FAILED, assistant, call, calling
-from tests.waiting import until
-from tests.worker.titling_rig import LONG, Desk, open_desk, saying
+from tests.eventually import until
+from tests.store.machine.machine_rig import FAILED, assistant, call, calling
+from tests.worker.titles_rig import LONG, Desk, open_desk, saying
 
 
 @pytest.fixture

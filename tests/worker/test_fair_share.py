@@ -18,9 +18,9 @@ from rookery.llm.types import Call, ErrorKind
 from rookery.loop.tool import ToolCall, ToolContext, ToolOutput
 from rookery.worker.config import WorkerConfig
 from rookery.worker.worker import Worker
+from tests.eventually import until
 from tests.scripted_tools import ScriptedTool
-from tests.waiting import until
-from tests.worker.house import GatedToolbox, House, open_house
+from tests.worker.worker_rig import GatedToolbox, House, open_house
 
 # Tests that wait for a slot must not be saved by the timer.
 QUIET = WorkerConfig(acquire_interval_seconds=3600.0, slot_hold_seconds=0.0)

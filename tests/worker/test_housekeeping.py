@@ -34,8 +34,8 @@ from rookery.worker.housekeeping import (
 )
 from rookery.worker.purge_jobs import Removed
 from rookery.worker.stats import WorkerStats
-from tests.store.machine.rig import Rig, assistant, make_rig
-from tests.waiting import until
+from tests.eventually import until
+from tests.store.machine.machine_rig import Rig, assistant, make_rig
 
 NOW = datetime(2030, 1, 31, 15, 30, tzinfo=UTC)
 OLD = NOW - timedelta(days=40)

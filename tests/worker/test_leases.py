@@ -13,9 +13,9 @@ from rookery.loop.tool import CancelReason
 from rookery.store import machine
 from rookery.worker.runner import Runner
 from rookery.worker.tasks import TaskKind
-from tests.store.machine.rig import assistant
-from tests.waiting import until
-from tests.worker.rig import Replica, Site, make_site
+from tests.eventually import until
+from tests.store.machine.machine_rig import assistant
+from tests.worker.runner_rig import Replica, Site, make_site
 
 
 @pytest.fixture

@@ -23,9 +23,9 @@ from rookery.testing import FakeClock
 from rookery.testing.fake_completions import Answer, FakeCall, FakeCompletions
 from rookery.worker.memory import BUSY_TRIM_SECONDS, SWEEP_SECONDS, TRIM_SECONDS, Memory, trim_heap
 from tests import scripted_tools
-from tests.waiting import until
-from tests.worker.house import House, in_turn, open_house
-from tests.worker.test_actions import PICK
+from tests.eventually import until
+from tests.worker.test_client_tool_timeout import PICK
+from tests.worker.worker_rig import House, in_turn, open_house
 
 BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "agent_loop.py"
 WORDS = "one two three four " * 200

@@ -33,8 +33,8 @@ from rookery.testing.fake_completions import Answer, FakeCompletions
 from rookery.testing.fake_responses import FakeResponses, say
 from rookery.testing.fake_server import RecordedRequest
 from rookery.tools.step_tools import PlainToolbox, TurnTools
-from tests.waiting import until
-from tests.worker.house import KEY, House, in_turn, open_house
+from tests.eventually import until
+from tests.worker.worker_rig import KEY, House, in_turn, open_house
 
 # How much the fake models read, at the bytes a token that each case says.
 WINDOW = 8_000

@@ -40,8 +40,8 @@ from rookery.store.chats.step_reads import Step
 from rookery.store.settings.settings import write_user_setting
 from rookery.tools.step_tools import PlainToolbox, ToolsUnavailable, TurnTools
 from tests import scripted_tools
-from tests.waiting import until
-from tests.worker.house import House, in_turn, open_house
+from tests.eventually import until
+from tests.worker.worker_rig import House, in_turn, open_house
 
 
 class Failing:

@@ -20,9 +20,9 @@ from rookery.store.db.hints import ChatHint, OwnershipHint
 from rookery.store.machine import ChatState
 from rookery.worker.runner import Runner
 from rookery.worker.tasks import RetryTask, TaskHandle, TaskKind
-from tests.store.machine.rig import FAILED, assistant, text
-from tests.waiting import until
-from tests.worker.rig import Replica, Run, Site, make_site
+from tests.eventually import until
+from tests.store.machine.machine_rig import FAILED, assistant, text
+from tests.worker.runner_rig import Replica, Run, Site, make_site
 
 STALL = "task-stall-generation"
 

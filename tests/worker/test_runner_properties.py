@@ -20,7 +20,7 @@ from rookery.worker.config import WorkerConfig
 from rookery.worker.runner import Runner, RunnerParts
 from rookery.worker.stats import WorkerStats
 from rookery.worker.tasks import TaskHandle, TaskKind, TaskLoop, Work
-from tests.store.machine.rig import Recorder
+from tests.store.machine.machine_rig import Recorder
 
 CHAT, WORKER, RUNNER, STRANGER = ChatId(UUID(int=1)), UUID(int=2), UUID(int=3), UUID(int=4)
 OWNERS = {

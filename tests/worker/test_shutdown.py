@@ -19,8 +19,8 @@ from rookery.testing import FakeClock
 from rookery.tools.step_tools import PlainToolbox, ToolsUnavailable, TurnTools
 from rookery.worker import commit_shield
 from tests import scripted_tools
-from tests.waiting import until
-from tests.worker.house import House, in_turn, open_house
+from tests.eventually import until
+from tests.worker.worker_rig import House, in_turn, open_house
 
 
 async def heartbeats(house: House) -> int:

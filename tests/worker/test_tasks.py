@@ -33,9 +33,9 @@ from rookery.worker.tasks import (
     Work,
     normalised,
 )
-from tests.store.machine.proxy import Fault, Proxy
-from tests.store.machine.rig import FAILED, Recorder, Rig, assistant, make_rig
-from tests.waiting import until
+from tests.eventually import until
+from tests.store.machine.lossy_proxy import Fault, Proxy
+from tests.store.machine.machine_rig import FAILED, Recorder, Rig, assistant, make_rig
 
 CONFIG = WorkerConfig()
 IDLE = "task-idle-generation"

@@ -25,8 +25,8 @@ from rookery.store import machine
 from rookery.store.machine import Machine, Tx
 from rookery.testing import FakeClock
 from tests import scripted_tools
-from tests.waiting import until
-from tests.worker.house import LABEL, STILL, GatedToolbox, House, in_turn, open_house
+from tests.eventually import until
+from tests.worker.worker_rig import LABEL, STILL, GatedToolbox, House, in_turn, open_house
 
 USER = ("user", "hello")
 

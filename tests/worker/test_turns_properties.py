@@ -20,8 +20,8 @@ from rookery.llm.scripted import CallTool, Fail, Pause, Say, Step, Think, Trunca
 from rookery.llm.types import Call, ErrorKind, Purpose
 from rookery.loop.tool import Replay, ToolOutput
 from tests import scripted_tools
-from tests.waiting import until
-from tests.worker.house import House, open_house
+from tests.eventually import until
+from tests.worker.worker_rig import House, open_house
 
 Answer: TypeAlias = tuple[Step, ...]
 

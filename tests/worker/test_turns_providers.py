@@ -23,8 +23,8 @@ from rookery.testing.fake_completions import (
 )
 from rookery.testing.fake_server import MALFORMED, Fault, Scenario, failure
 from tests import scripted_tools
-from tests.waiting import until
-from tests.worker.house import open_house
+from tests.eventually import until
+from tests.worker.worker_rig import open_house
 
 GOOD = Answer(text="Here I am.")
 WHOLE = stream_bytes(events(Answer(text="one two three four"), Style(), model="test"))

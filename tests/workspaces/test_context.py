@@ -19,10 +19,10 @@ from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.agent_http import AgentHttp
 from rookery.workspaces.agent_messages import ContextSnapshot, Resource
 from rookery.workspaces.context import Contexts, snapshot_of
-from tests.store.accounts import open_pool
 from tests.store.builders import World, open_world
+from tests.store.people.accounts import open_pool
 from tests.workspaces.fake_agent import UnixPath, fake_agent
-from tests.workspaces.test_conn import answer, never
+from tests.workspaces.test_agent_client import answer, never
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 WORKSPACE = UUID(int=5)

@@ -16,7 +16,7 @@ from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.protocol import Sandbox
 from rookery.workspaces.drivers.sandbox_check import LocalConfig
 from rookery.workspaces.isolation import Finding, IsolationCheck
-from tests.workspaces.drivers.yard import known_machine
+from tests.workspaces.drivers.driver_rig import known_machine
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from rookery.store.workspaces.operations import Reason
 from rookery.store.workspaces.requests import Draft, NodeOffline, OperationInProgress, Requested, WorkspaceQuotaExceeded
 from rookery.workspaces.drivers.protocol import DriverError
 from rookery.workspaces.template_problems import ParametersInvalid
-from tests.waiting import until
-from tests.workspaces.yard import NODE, Yard, open_yard
+from tests.eventually import until
+from tests.workspaces.workspaces_rig import NODE, Yard, open_yard
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from rookery.workspaces.agent_http import ChatHeaders
 from rookery.workspaces.drivers.protocol import DriverError, Found, Probe, WorkspaceSpec
 from rookery.workspaces.errors import AgentCutOff
 from rookery.workspaces.loops import WorkspaceRuntime
-from tests.waiting import until
+from tests.eventually import until
 from tests.workspaces.fake_driver import FakeDriver
-from tests.workspaces.yard import Yard, open_yard
+from tests.workspaces.workspaces_rig import Yard, open_yard
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from rookery.workspaces import manifest, shared_folders
 from rookery.workspaces.template_problems import TemplateInvalid
-from tests.workspaces.yard import Yard, open_yard
+from tests.workspaces.workspaces_rig import Yard, open_yard
 
 SHARED = ("/srv/projects", "/srv/a,b")
 

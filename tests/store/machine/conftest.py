@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.store.machine import sharing
-from tests.store.machine.rig import Rig, make_rig
+from tests.store.machine import shared_rig as machine_shared_rig
+from tests.store.machine.machine_rig import Rig, make_rig
 
 # Beside `rig`, for files that need both.
-shared_rig = sharing.rig
+shared_rig = machine_shared_rig.rig
 
 
 @pytest.fixture

@@ -19,10 +19,10 @@ from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import machine
 from rookery.store.db.errors import CommitOutcomeUnknown
 from rookery.store.machine import Bundle, Machine, Tx, View, lock
-from tests.store.machine.gates import held, until_blocked, updating
-from tests.store.machine.proxy import Fault, Proxy
-from tests.store.machine.rig import Recorder, Rig, assistant, make_rig, words
-from tests.waiting import until
+from tests.eventually import until
+from tests.store.machine.held_bundles import held, until_blocked, updating
+from tests.store.machine.lossy_proxy import Fault, Proxy
+from tests.store.machine.machine_rig import Recorder, Rig, assistant, make_rig, words
 
 _OPEN_TRANSACTIONS = """
     SELECT count(*)

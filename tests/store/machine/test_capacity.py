@@ -17,8 +17,8 @@ from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import State
 from rookery.store import machine
 from rookery.store.machine import Limits, Pool, PoolCounts, Slot, single_statement
-from tests.store.machine.moves import SOMEBODY
-from tests.store.machine.rig import Rig
+from tests.store.machine.machine_rig import Rig
+from tests.store.machine.transition_calls import SOMEBODY
 
 ONE = Limits(running_roots=1, running_subagents=1)
 

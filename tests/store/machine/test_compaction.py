@@ -10,11 +10,11 @@ from rookery.domain.chat.states import State
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import machine
 from rookery.store.machine import Tx
-from tests.store.machine import sharing
-from tests.store.machine.moves import RETRY
-from tests.store.machine.rig import FAILED, Rig, assistant, call, result, text, words
+from tests.store.machine import shared_rig
+from tests.store.machine.machine_rig import FAILED, Rig, assistant, call, result, text, words
+from tests.store.machine.transition_calls import RETRY
 
-rig = sharing.rig
+rig = shared_rig.rig
 
 SUMMARY = (
     NewMessage(role=Role.USER, content=text("summary"), visibility=Visibility.MODEL, compressed=True),

@@ -11,7 +11,7 @@ from rookery.domain.chat.states import State
 from rookery.store import machine
 from rookery.store.db.hints import WatchKind
 from rookery.store.machine import ChatSpec, Created
-from tests.store.machine.rig import Rig, assistant, call, calling, closure_of, result, text, told, words
+from tests.store.machine.machine_rig import Rig, assistant, call, calling, closure_of, result, text, told, words
 
 
 async def create(rig: Rig, spec: ChatSpec) -> Created:

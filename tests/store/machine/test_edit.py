@@ -11,10 +11,10 @@ from rookery.domain.chat.states import State
 from rookery.store import machine
 from rookery.store.chats import messages
 from rookery.store.machine import Edited
-from tests.store.machine import sharing
-from tests.store.machine.rig import Rig, assistant, call, calling, closure_of, result, text, told, words
+from tests.store.machine import shared_rig
+from tests.store.machine.machine_rig import Rig, assistant, call, calling, closure_of, result, text, told, words
 
-rig = sharing.rig
+rig = shared_rig.rig
 
 EDITABLE = (State.W, State.E0, State.E1, State.R0, State.R1, State.I0, State.I1, State.A0, State.A1)
 

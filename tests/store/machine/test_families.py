@@ -22,7 +22,7 @@ from rookery.domain.chat.states import State
 from rookery.store import machine
 from rookery.store.db.hints import WatchKind
 from rookery.store.machine import Bundle
-from tests.store.machine.rig import FAILED, Rig
+from tests.store.machine.machine_rig import FAILED, Rig
 
 DEPENDENT_TABLES = (
     "chat_messages",

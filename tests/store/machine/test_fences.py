@@ -15,11 +15,11 @@ from rookery.domain.chat.states import State, Status
 from rookery.domain.chat.transitions import Transition
 from rookery.store import machine
 from rookery.store.machine import Tx
-from tests.store.machine import sharing
-from tests.store.machine.moves import MOVES, RETRY
-from tests.store.machine.rig import CLIENT_TOOL, FAILED, Rig, assistant, call, calling
+from tests.store.machine import shared_rig
+from tests.store.machine.machine_rig import CLIENT_TOOL, FAILED, Rig, assistant, call, calling
+from tests.store.machine.transition_calls import MOVES, RETRY
 
-rig = sharing.rig
+rig = shared_rig.rig
 
 Work = Callable[[Tx], Awaitable[object]]
 

@@ -16,8 +16,8 @@ from rookery.domain.chat.tool_calls import SubmittedResult
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import machine
 from rookery.store.machine import MAX_FILES_PER_CHAT
-from tests.store.machine.gates import until_blocked
-from tests.store.machine.rig import Rig, call, calling, text, words
+from tests.store.machine.held_bundles import until_blocked
+from tests.store.machine.machine_rig import Rig, call, calling, text, words
 
 
 def naming(*file_ids: UUID) -> tuple[Part, ...]:

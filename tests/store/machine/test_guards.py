@@ -11,8 +11,8 @@ import pytest
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import State
 from rookery.store import machine
-from tests.store.machine.gates import held, updating
-from tests.store.machine.rig import Conn, Rig, assistant
+from tests.store.machine.held_bundles import held, updating
+from tests.store.machine.machine_rig import Conn, Rig, assistant
 
 BUMP = "UPDATE chats SET snapshot_version = snapshot_version + 1 WHERE id = $1"
 INSERT_MESSAGE = """

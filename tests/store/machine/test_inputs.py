@@ -22,10 +22,10 @@ from rookery.domain.chat.states import State
 from rookery.domain.chat.tool_calls import SubmittedResult
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import machine
-from tests.store.machine import sharing
-from tests.store.machine.rig import Rig, assistant, text
+from tests.store.machine import shared_rig
+from tests.store.machine.machine_rig import Rig, assistant, text
 
-rig = sharing.rig
+rig = shared_rig.rig
 
 NOT_STORABLE = {"a NUL": "a\0b", "half a pair": "a\ud800b", "the other half": "\udfff"}
 NO_IDS = (0, -1, MAX_ID + 1, 2**64, -(2**63) - 1, 10**30)

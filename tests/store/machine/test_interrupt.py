@@ -8,10 +8,10 @@ from rookery.domain.chat.messages import Effort, StepFigures
 from rookery.domain.chat.parts import ToolResult
 from rookery.domain.chat.states import State
 from rookery.store import machine
-from tests.store.machine import sharing
-from tests.store.machine.rig import Rig, assistant, call, calling, closure_of, result, told, words
+from tests.store.machine import shared_rig
+from tests.store.machine.machine_rig import Rig, assistant, call, calling, closure_of, result, told, words
 
-rig = sharing.rig
+rig = shared_rig.rig
 
 # Asking to stop
 

@@ -13,8 +13,8 @@ from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import State
 from rookery.store import machine
 from rookery.store.machine import Tx
-from tests.store.machine.gates import bundling, held, until_blocked
-from tests.store.machine.rig import Conn, Rig, add_replica, assistant, words
+from tests.store.machine.held_bundles import bundling, held, until_blocked
+from tests.store.machine.machine_rig import Conn, Rig, add_replica, assistant, words
 
 Key = tuple[UUID, UUID]
 

@@ -15,8 +15,8 @@ from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import machine
 from rookery.store.db.hints import ChatHint, OwnershipHint, WatchHint, WatchKind
 from rookery.store.machine import Bundle, Tx
-from tests.store.machine.gates import held, in_order, until_blocked, updating
-from tests.store.machine.rig import Rig, assistant
+from tests.store.machine.held_bundles import held, in_order, until_blocked, updating
+from tests.store.machine.machine_rig import Rig, assistant
 
 ALL_STATES = [state for state in State if state not in (State.N, State.INVALID)]
 

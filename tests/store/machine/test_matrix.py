@@ -10,8 +10,8 @@ from rookery.domain.chat.errors import ChatArchived, ChatNotFound, InvalidState,
 from rookery.domain.chat.states import State
 from rookery.domain.chat.transitions import ALLOWED_WHEN_INVALID, TABLE, Transition
 from rookery.store import machine
-from tests.store.machine.moves import MOVES, settings_for
-from tests.store.machine.rig import Rig
+from tests.store.machine.machine_rig import Rig
+from tests.store.machine.transition_calls import MOVES, settings_for
 
 EXISTING = [state for state in State if state is not State.N]
 LEGAL = [(t, s) for t, moves in TABLE.items() for s in moves if s is not State.N]

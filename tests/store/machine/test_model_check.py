@@ -17,13 +17,13 @@ from msgspec.structs import replace
 from rookery.domain.chat.states import State
 from rookery.domain.chat.transitions import TABLE, Transition
 from rookery.store.machine import queue_rows
-from tests.chat import explore, model, truths
-from tests.chat.actors import Actor, User, Worker
-from tests.chat.explore import SMALL_QUEUE, Edge, Node
-from tests.chat.model_values import Chat, Refusal
-from tests.store.machine.copies import copy_chats
-from tests.store.machine.replay import Copy, World
-from tests.store.machine.rig import make_rig
+from tests.domain.chat import model, model_exploration, model_invariants
+from tests.domain.chat.model_actors import Actor, User, Worker
+from tests.domain.chat.model_exploration import SMALL_QUEUE, Edge, Node
+from tests.domain.chat.model_values import Chat, Refusal
+from tests.store.machine.chat_copies import copy_chats
+from tests.store.machine.machine_rig import make_rig
+from tests.store.machine.model_replay import Copy, World
 
 CONNECTIONS = 8
 THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
@@ -40,7 +40,7 @@ async def world(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
 
 
 async def test_every_step_of_one_actor_does_the_same_in_the_store(world: World) -> None:
-    edges = explore.everything_one_can_do(Node(explore.first_chat()), explore.outline_of)
+    edges = model_exploration.everything_one_can_do(Node(model_exploration.first_chat()), model_exploration.outline_of)
 
     done = list(edges)
     await _replay(world, done)
@@ -54,9 +54,13 @@ async def test_every_step_of_one_actor_does_the_same_in_the_store(world: World) 
 
 @pytest.mark.parametrize("pair", ["user and worker", "two users", "two workers", "two tasks of a worker"])
 async def test_every_order_of_two_scripts_does_the_same_in_the_store(world: World, pair: str) -> None:
-    edges = (edge for start in _starts() for edge in explore.interleavings(start, _actors(pair, start.chat), length=2))
+    edges = (
+        edge
+        for start in _starts()
+        for edge in model_exploration.interleavings(start, _actors(pair, start.chat), length=2)
+    )
 
-    done = explore.first_of_each(edges, _step_kind)
+    done = model_exploration.first_of_each(edges, _step_kind)
     await _replay(world, done)
 
     assert {type(edge.outcome) for edge in done} == {Chat, Refusal}
@@ -114,9 +118,9 @@ def _legal_triples() -> set[tuple[Transition, State, State]]:
 
 def _starts() -> list[Node]:
     """Where the scripts begin: every state, owned and not; thorough: every outline of a chat."""
-    edges = explore.everything_one_can_do(Node(explore.first_chat()), explore.outline_of)
-    kind = explore.outline_of if THOROUGH else lambda chat: (chat.state, chat.owner is None)
-    return [edge.source for edge in explore.first_of_each(edges, lambda edge: kind(edge.source.chat))]
+    edges = model_exploration.everything_one_can_do(Node(model_exploration.first_chat()), model_exploration.outline_of)
+    kind = model_exploration.outline_of if THOROUGH else lambda chat: (chat.state, chat.owner is None)
+    return [edge.source for edge in model_exploration.first_of_each(edges, lambda edge: kind(edge.source.chat))]
 
 
 def _actors(pair: str, chat: Chat) -> tuple[Actor, Actor]:
@@ -137,7 +141,7 @@ def _step_kind(edge: Edge) -> Hashable:
     """Steps of one kind are decided by the same facts and have the same effect; one of them is run for real."""
     source, outcome = edge.source.chat, edge.outcome
     if THOROUGH:
-        return explore.outline_of(source), edge.attempt.name, edge.view, _effect(source, outcome)
+        return model_exploration.outline_of(source), edge.attempt.name, edge.view, _effect(source, outcome)
     facts = (source.state, len(source.queue), bool(source.open_calls), bool(source.client_calls), source.compaction)
     return facts, edge.attempt.name, edge.view, _effect(source, outcome)
 
@@ -150,7 +154,7 @@ def _effect(source: Chat, outcome: Chat | Refusal) -> Hashable:
 
 async def _replay(world: World, wanted: list[Edge]) -> dict[int, Copy]:
     """Run the steps, and those that lead to them. Returns where each of them left its chat, by the step."""
-    root = Node(explore.first_chat())
+    root = Node(model_exploration.first_chat())
     first = await world.create(*root.chat.history)
     assert await world.observe(first, root.chat) == root.chat
     world.check_hints(first, Chat(snapshot=0), root.chat)
@@ -198,5 +202,5 @@ async def _check(world: World, edge: Edge, copy: Copy) -> None:
 
     assert refusal == (edge.outcome if isinstance(edge.outcome, Refusal) else None), f"{edge.attempt} on {before}"
     assert observed == expected, f"{edge.attempt} on {before}"
-    assert observed.state is State.INVALID or truths.violations(observed) == []
+    assert observed.state is State.INVALID or model_invariants.violations(observed) == []
     world.check_hints(copy, before, expected)

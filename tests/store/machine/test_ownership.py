@@ -17,7 +17,7 @@ from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import State
 from rookery.store import machine
 from rookery.store.machine import Tx, capacity, ownership
-from tests.store.machine.rig import Rig, add_replica, call, calling
+from tests.store.machine.machine_rig import Rig, add_replica, call, calling
 
 RUNNABLE = [state for state in State if state.is_runnable]
 IDLE = [state for state in State if not state.is_runnable and state not in (State.N, State.INVALID)]

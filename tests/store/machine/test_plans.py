@@ -14,7 +14,7 @@ import pytest
 from rookery.domain.chat.messages import ChatId
 from rookery.store.chats import messages, step_reads, stream_reads
 from rookery.store.machine import Tx, commit, open_calls
-from tests.store.machine.rig import Rig
+from tests.store.machine.machine_rig import Rig
 
 OLD, OTHERS, EACH = 4_000, 30, 500
 

@@ -25,12 +25,12 @@ from rookery.domain.chat.transitions import Transition
 from rookery.store import machine
 from rookery.store.db.hints import ChatHint
 from rookery.store.machine import queue_rows
-from tests.chat import actors, model, truths
-from tests.chat.actors import Actor, Attempt, User, Worker
-from tests.chat.model import BUSY
-from tests.chat.model_values import Action, Chat, Kind, Refusal, Row
-from tests.store.machine.replay import Copy, World, uuid_of
-from tests.store.machine.rig import make_rig
+from tests.domain.chat import model, model_actors, model_invariants
+from tests.domain.chat.model import BUSY
+from tests.domain.chat.model_actors import Actor, Attempt, User, Worker
+from tests.domain.chat.model_values import Action, Chat, Kind, Refusal, Row
+from tests.store.machine.machine_rig import make_rig
+from tests.store.machine.model_replay import Copy, World, uuid_of
 
 COMMON = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck), print_blob=True)
 PROFILES = {
@@ -165,7 +165,7 @@ class Play(RuleBasedStateMachine):
         assert refusal == (outcome if isinstance(outcome, Refusal) else None)
         after = before if isinstance(outcome, Refusal) else outcome
         assert await self.world.observe(played.copy, after) == after
-        assert truths.violations(after) == []
+        assert model_invariants.violations(after) == []
         self.world.check_hints(played.copy, before, after)
         self._commit(played, actor, attempt, outcome)
         played.is_settled = True
@@ -173,7 +173,7 @@ class Play(RuleBasedStateMachine):
     def _commit(self, played: Played, actor: int, attempt: Attempt, outcome: Chat | Refusal) -> None:
         if isinstance(outcome, Chat):
             played.chat = outcome
-            played.actors[actor] = actors.after(played.actors[actor], attempt, outcome)
+            played.actors[actor] = model_actors.after(played.actors[actor], attempt, outcome)
 
     async def _race(self, played: Played, who: tuple[int, int], attempts: tuple[Attempt, Attempt]) -> None:
         """Two transitions in flight on one chat end as one order of the two would."""
@@ -196,7 +196,7 @@ class Play(RuleBasedStateMachine):
             assert sorted(hint.snapshot_version for hint in hints) == list(
                 range(before.snapshot + 1, after.snapshot + 1)
             )
-            assert truths.violations(after) == []
+            assert model_invariants.violations(after) == []
             played.is_settled = True
             return
         raise AssertionError(f"{attempts} on {before} ended as no order of the two would: {refusals}")

@@ -12,10 +12,10 @@ from rookery.domain.chat.parts import CONTENT_VERSION, File
 from rookery.domain.chat.states import State
 from rookery.store import machine
 from rookery.store.machine import Tx
-from tests.store.machine import sharing
-from tests.store.machine.rig import CLIENT_TOOL, Rig, assistant, call, calling, closure_of, text, told, words
+from tests.store.machine import shared_rig
+from tests.store.machine.machine_rig import CLIENT_TOOL, Rig, assistant, call, calling, closure_of, text, told, words
 
-rig = sharing.rig
+rig = shared_rig.rig
 
 BACKLOGS = (State.E1, State.R1, State.I1, State.A1)
 NOBODY = QueuedMessageId(2**40)

@@ -26,7 +26,7 @@ from rookery.domain.chat.tool_calls import CloseReason, SubmittedResult
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import machine
 from rookery.store.machine import Tx
-from tests.store.machine.gates import (
+from tests.store.machine.held_bundles import (
     Action,
     backlog,
     finishing,
@@ -37,7 +37,7 @@ from tests.store.machine.gates import (
     stepping,
     updating,
 )
-from tests.store.machine.rig import Rig, assistant, call, calling, closure_of, text
+from tests.store.machine.machine_rig import Rig, assistant, call, calling, closure_of, text
 
 # Sends
 

@@ -24,7 +24,7 @@ from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import State
 from rookery.store import machine
 from rookery.store.machine import Tx
-from tests.store.machine.gates import (
+from tests.store.machine.held_bundles import (
     Action,
     bundling,
     finishing,
@@ -37,7 +37,7 @@ from tests.store.machine.gates import (
     stepping,
     updating,
 )
-from tests.store.machine.rig import Rig, add_replica
+from tests.store.machine.machine_rig import Rig, add_replica
 
 # Ownership
 

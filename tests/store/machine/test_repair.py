@@ -14,8 +14,8 @@ from rookery.domain.chat.transitions import ALLOWED_WHEN_INVALID
 from rookery.store import machine
 from rookery.store.db.hints import WatchKind
 from rookery.store.machine.repair import REPAIRED
-from tests.store.machine.moves import MOVES
-from tests.store.machine.rig import Rig, call, calling, closure_of, words
+from tests.store.machine.machine_rig import Rig, call, calling, closure_of, words
+from tests.store.machine.transition_calls import MOVES
 
 # How a row can get where the constraints would not let it: the state before, what is forced, the state after.
 DAMAGE = {

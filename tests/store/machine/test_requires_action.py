@@ -15,7 +15,7 @@ from rookery.domain.chat.tool_calls import SubmittedResult
 from rookery.store import machine
 from rookery.store.machine import Machine
 from rookery.testing.clock import FakeClock
-from tests.store.machine.rig import Rig, assistant, call, calling, closure_of, result, text, told, words
+from tests.store.machine.machine_rig import Rig, assistant, call, calling, closure_of, result, text, told, words
 
 
 async def parked(rig: Rig, *calls: ToolCall, timeout_seconds: float = 300) -> ChatId:

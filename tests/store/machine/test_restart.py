@@ -21,8 +21,8 @@ from rookery.store.db import migrate
 from rookery.store.db.embedded.server import EmbeddedServer
 from rookery.store.db.errors import DatabaseUnavailable
 from rookery.store.machine import Tx
-from tests.store.machine.rig import Rig, add_replica, assistant, make_rig, words
-from tests.waiting import until
+from tests.eventually import until
+from tests.store.machine.machine_rig import Rig, add_replica, assistant, make_rig, words
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from rookery.domain.chat.states import State
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import machine
 from rookery.store.machine import MAX_QUEUE
-from tests.store.machine import sharing
-from tests.store.machine.rig import Rig, text, told, words
+from tests.store.machine import shared_rig
+from tests.store.machine.machine_rig import Rig, text, told, words
 
-rig = sharing.rig
+rig = shared_rig.rig
 
 BUSY = list(BusyBehavior)
 

@@ -14,7 +14,7 @@ from rookery.domain.chat.messages import MAX_ID, ChatId
 from rookery.store.authorized import messages as pages
 from rookery.store.chats import messages, stream_reads
 from rookery.store.machine import View, lock, open_calls
-from tests.store.machine.rig import Conn, Rig
+from tests.store.machine.machine_rig import Conn, Rig
 from tests.store.machine.test_plans import scans_of_messages
 
 LENGTH, HIDDEN, OTHERS, PAGE = 3_000, 200, 10, 50

@@ -13,11 +13,11 @@ from rookery.domain.chat.states import State
 from rookery.domain.chat.tool_calls import SubmittedResult
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import machine
-from tests.store.machine import sharing
-from tests.store.machine.moves import RETRY
-from tests.store.machine.rig import FAILED, Rig, assistant, call, calling, closure_of, result, text, told, words
+from tests.store.machine import shared_rig
+from tests.store.machine.machine_rig import FAILED, Rig, assistant, call, calling, closure_of, result, text, told, words
+from tests.store.machine.transition_calls import RETRY
 
-rig = sharing.rig
+rig = shared_rig.rig
 
 FIGURES = StepFigures(
     input_tokens=1,

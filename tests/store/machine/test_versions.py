@@ -11,11 +11,11 @@ from rookery.domain.chat.messages import NewMessage, Role
 from rookery.domain.chat.states import State
 from rookery.store import machine
 from rookery.store.machine import Tx
-from tests.store.machine import sharing
-from tests.store.machine.moves import RETRY
-from tests.store.machine.rig import Rig, assistant, text
+from tests.store.machine import shared_rig
+from tests.store.machine.machine_rig import Rig, assistant, text
+from tests.store.machine.transition_calls import RETRY
 
-rig = sharing.rig
+rig = shared_rig.rig
 
 
 def versions(chat: Chat) -> tuple[int, int, int]:

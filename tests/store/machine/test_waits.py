@@ -17,8 +17,8 @@ from rookery.runtime.clock import SystemClock
 from rookery.store import machine
 from rookery.store.db.errors import DatabaseUnavailable, LockTimeout
 from rookery.store.machine import Bundle, Machine, Tx, View, lock
-from tests.store.machine.gates import held, until_blocked, updating
-from tests.store.machine.rig import Rig, make_rig
+from tests.store.machine.held_bundles import held, until_blocked, updating
+from tests.store.machine.machine_rig import Rig, make_rig
 
 
 class CountingClock(SystemClock):

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.workspaces.agent import rig as rigs
+from tests.workspaces.agent import agent_rig as rigs
 
 
 @pytest.fixture

@@ -17,14 +17,14 @@ import pytest
 import rookery.workspaces.agent
 from rookery.workspaces import agent_bundle
 from rookery.workspaces.agent import state as agents
-from tests.workspaces import pythons
-from tests.workspaces.agent import rig as rigs
+from tests.workspaces import python_versions
+from tests.workspaces.agent import agent_rig as rigs
 
 PACKAGE = "rookery.workspaces.agent"
 SOURCES = sorted(Path(rookery.workspaces.agent.__file__).parent.rglob("*.py"))
 
 
-PYTHONS = pythons.find()
+PYTHONS = python_versions.find()
 # Of the standard library, but not of that of 3.9.
 NEWER = {"tomllib", "annotationlib", "compression"}
 

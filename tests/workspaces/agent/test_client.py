@@ -13,9 +13,9 @@ from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.agent_http import AgentHttp, ChatHeaders
 from rookery.workspaces.agent_messages import Edit, FileEdits
 from rookery.workspaces.errors import AgentError
-from tests.workspaces.agent import rig as rigs
-from tests.workspaces.agent.rig import Rig
-from tests.workspaces.agent.test_git import repository
+from tests.workspaces.agent import agent_rig as rigs
+from tests.workspaces.agent.agent_rig import Rig
+from tests.workspaces.agent.git.test_git import repository
 
 CHAT = UUID(int=1)
 

@@ -12,9 +12,9 @@ import pytest
 
 from rookery.workspaces.agent import discovery
 from rookery.workspaces.agent.discovery import Discovery, Resource
-from tests.waiting import until
-from tests.workspaces.agent import rig as rigs
-from tests.workspaces.agent.rig import PATIENCE_S, Rig
+from tests.eventually import until
+from tests.workspaces.agent import agent_rig as rigs
+from tests.workspaces.agent.agent_rig import PATIENCE_S, Rig
 
 
 class Place:

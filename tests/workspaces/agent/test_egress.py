@@ -13,8 +13,8 @@ from rookery.workspaces.agent import egress
 from rookery.workspaces.agent.config import Egress
 from rookery.workspaces.agent.egress import Forwarder
 from rookery.workspaces.agent.log import Log
-from tests.waiting import until
-from tests.workspaces.agent import rig as rigs
+from tests.eventually import until
+from tests.workspaces.agent import agent_rig as rigs
 from tests.workspaces.agent.test_bundle import PYTHONS
 
 MEBIBYTE = 1024 * 1024

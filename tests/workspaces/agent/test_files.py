@@ -13,9 +13,9 @@ import pytest
 
 from rookery.workspaces.agent import disk as disks
 from rookery.workspaces.agent.config import Config
-from tests.waiting import until
-from tests.workspaces.agent import rig as rigs
-from tests.workspaces.agent.rig import Answer, Rig
+from tests.eventually import until
+from tests.workspaces.agent import agent_rig as rigs
+from tests.workspaces.agent.agent_rig import Answer, Rig
 
 
 def at(path: object) -> str:

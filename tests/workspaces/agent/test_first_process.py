@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.waiting import until
-from tests.workspaces.agent import rig as rigs
-from tests.workspaces.agent.rig import PATIENCE_S, Rig
+from tests.eventually import until
+from tests.workspaces.agent import agent_rig as rigs
+from tests.workspaces.agent.agent_rig import PATIENCE_S, Rig
 
 
 @pytest.fixture

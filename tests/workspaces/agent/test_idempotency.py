@@ -6,7 +6,7 @@ import asyncio
 import os
 from typing import Any
 
-from tests.workspaces.agent.rig import Rig
+from tests.workspaces.agent.agent_rig import Rig
 
 
 async def start(rig: Rig, command: str, key: str, **given: Any) -> Any:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rookery.workspaces.agent import main
-from tests.workspaces.agent import rig as rigs
-from tests.workspaces.agent.rig import TOKEN, Rig
+from tests.workspaces.agent import agent_rig as rigs
+from tests.workspaces.agent.agent_rig import TOKEN, Rig
 
 
 def added_routes() -> list[tuple[str, str]]:

@@ -22,7 +22,7 @@ from rookery.workspaces.agent_http import AgentHttp
 from rookery.workspaces.drivers import bubblewrap
 from rookery.workspaces.drivers.bubblewrap import Bubblewrap
 from rookery.workspaces.drivers.protocol import DriverUnavailable, Sandbox
-from tests.workspaces.drivers import yard
+from tests.workspaces.drivers import driver_rig
 from tests.workspaces.drivers.test_with_agent import run
 from tests.workspaces.escape.attempts import ATTEMPTS, OPEN
 from tests.workspaces.escape.test_escape import PRIVATE, SECRET, Prison
@@ -134,9 +134,9 @@ def prison(request: pytest.FixtureRequest) -> Iterator[Prison]:
     given = all_of_them()[request.param]
     if given is None:
         pytest.skip(f"there is no bubblewrap {request.param} here")
-    yard.known_machine()
+    driver_rig.known_machine()
     with tempfile.TemporaryDirectory(prefix="escape-") as root:
-        look = yard.local_driver(Path(root) / "look", bwrap=given).machine()
+        look = driver_rig.local_driver(Path(root) / "look", bwrap=given).machine()
         prison = Prison(Path(root), asyncio.run(look))
         try:
             prison.open()
@@ -195,7 +195,7 @@ def test_bubblewrap_that_is_brought_along_cannot_be_replaced_from_inside(prison:
 def test_both_bind_folders_by_handle(prison: Prison, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("shared")
     tmp_path.chmod(0o755)
-    ws = yard.spec(sandbox=Sandbox(network="none", ro_binds=(str(tmp_path),)))
+    ws = driver_rig.spec(sandbox=Sandbox(network="none", ro_binds=(str(tmp_path),)))
     prison.workspaces["binding"] = ws
     asyncio.run(prison.driver.start(ws, print))
 

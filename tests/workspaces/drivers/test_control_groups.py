@@ -20,7 +20,7 @@ import pytest
 from rookery.workspaces.drivers.launcher import cgroups
 from rookery.workspaces.drivers.launcher.plan import LaunchError, Plan
 from rookery.workspaces.drivers.protocol import Limits
-from tests.workspaces.drivers.yard import known_machine, local_driver, run, spec
+from tests.workspaces.drivers.driver_rig import known_machine, local_driver, run, spec
 
 TOP = Path("/sys/fs/cgroup")
 CONTROLLERS = {"memory", "cpu", "pids"}

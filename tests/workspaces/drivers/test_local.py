@@ -24,8 +24,8 @@ from rookery.workspaces.drivers.protocol import DriverError, DriverUnavailable, 
 from rookery.workspaces.drivers.sandbox_check import bounded, how_to_allow_namespaces
 from rookery.workspaces.drivers.workspace_users import DEFAULT_RANGE
 from rookery.workspaces.networks import Network
-from tests.waiting import until
-from tests.workspaces.drivers.yard import known_machine, local_driver, processes_like, run, spec
+from tests.eventually import until
+from tests.workspaces.drivers.driver_rig import known_machine, local_driver, processes_like, run, spec
 
 LONG = 60.0
 OF_THE_ROOT_HERE = [name for name in bwrap_arguments.OF_THE_ROOT if os.path.lexists(f"/{name}")]

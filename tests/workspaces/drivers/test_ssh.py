@@ -23,13 +23,13 @@ from rookery.workspaces.drivers.protocol import DriverError, Sandbox, Script, Wo
 from rookery.workspaces.drivers.ssh import SshDriver
 from rookery.workspaces.drivers.ssh_host import Facts
 from rookery.workspaces.errors import AgentUnreachable
-from tests.waiting import until
-from tests.workspaces import pythons
+from tests.eventually import until
+from tests.workspaces import python_versions
+from tests.workspaces.drivers.driver_rig import known_machine, processes_like, spec
 from tests.workspaces.drivers.sshd import Sshd
-from tests.workspaces.drivers.yard import known_machine, processes_like, spec
 
 LONG = 60.0
-PYTHONS = [os.path.realpath(path) for path in pythons.find()]
+PYTHONS = [os.path.realpath(path) for path in python_versions.find()]
 
 
 @pytest.fixture

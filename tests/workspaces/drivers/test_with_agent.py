@@ -18,8 +18,8 @@ from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.protocol import Sandbox, Script, WorkspaceSpec
 from rookery.workspaces.drivers.sandbox_check import LocalConfig, Machine
 from rookery.workspaces.errors import AgentError
-from tests.waiting import until
-from tests.workspaces.drivers.yard import known_machine, processes_like, spec
+from tests.eventually import until
+from tests.workspaces.drivers.driver_rig import known_machine, processes_like, spec
 
 SPEC = spec(
     directory="~/project",

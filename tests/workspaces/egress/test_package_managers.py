@@ -30,9 +30,9 @@ from rookery.workspaces.drivers.protocol import WorkspaceSpec
 from rookery.workspaces.drivers.sandbox_check import LocalConfig
 from rookery.workspaces.egress.sockets import Doors
 from tests.certificates import make_certificate
-from tests.workspaces.drivers import yard
+from tests.workspaces.drivers import driver_rig
 from tests.workspaces.drivers.sshd import Sshd
-from tests.workspaces.egress.outside import Names
+from tests.workspaces.egress.outside_servers import Names
 
 # Not 127.0.0.1, which is the workspace itself for every program in it.
 REGISTRY = "127.0.0.2"
@@ -119,8 +119,8 @@ class Site:
         self.ws = ws
 
     async def run(self, command: str) -> tuple[int, str]:
-        begun = await asyncio.to_thread(yard.begin, self.driver, self.ws, command)
-        return await asyncio.to_thread(yard.end, self.driver, self.ws, begun)
+        begun = await asyncio.to_thread(driver_rig.begin, self.driver, self.ws, command)
+        return await asyncio.to_thread(driver_rig.end, self.driver, self.ws, begun)
 
 
 @pytest.fixture
@@ -131,11 +131,11 @@ async def site() -> AsyncIterator[Site]:
         names = Names()
         names.set(NAME, [REGISTRY])
         doors = Doors(config.data_dir, names.guard(*config.net_allow_private))
-        machine = await asyncio.to_thread(yard.known_machine)
+        machine = await asyncio.to_thread(driver_rig.known_machine)
         driver = LocalDriver(config, agent_bundle.build, machine=machine, doors=doors)
         authority = "/home/agent/ca.pem"
         trust = ("PIP_CERT", "npm_config_cafile", "GIT_SSL_CAINFO", "CURL_CA_BUNDLE")
-        ws = yard.spec(env=dict.fromkeys(trust, authority))
+        ws = driver_rig.spec(env=dict.fromkeys(trust, authority))
         made = Site(driver, registry, ws)
         try:
             await driver.start(ws, print)

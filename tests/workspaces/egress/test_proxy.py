@@ -15,8 +15,8 @@ from rookery.workspaces.egress.byte_relay import Wire
 from rookery.workspaces.egress.policy import Policy
 from rookery.workspaces.egress.proxy import Proxy, Times
 from rookery.workspaces.egress.stats import EgressStats
-from tests.waiting import until
-from tests.workspaces.egress.outside import HERE, Names, Outside, outside
+from tests.eventually import until
+from tests.workspaces.egress.outside_servers import HERE, Names, Outside, outside
 
 MEBIBYTE = 1024 * 1024
 QUICK = Times(head=0.3, connect=2.0, idle=0.5, half=0.3, linger=0.3)

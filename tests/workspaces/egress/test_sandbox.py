@@ -23,9 +23,9 @@ from rookery.workspaces.drivers.sandbox_check import LocalConfig
 from rookery.workspaces.drivers.workspace_directory import Layout
 from rookery.workspaces.drivers.workspace_users import DEFAULT_RANGE
 from rookery.workspaces.egress.sockets import Doors
-from tests.waiting import until
-from tests.workspaces.drivers import yard
-from tests.workspaces.egress.outside import HERE, Names, Outside, outside
+from tests.eventually import until
+from tests.workspaces.drivers import driver_rig
+from tests.workspaces.egress.outside_servers import HERE, Names, Outside, outside
 
 
 class World:
@@ -40,7 +40,7 @@ class World:
 
     async def replica(self, **settings: Any) -> LocalDriver:
         config = LocalConfig(data_dir=self.data_dir, **settings)
-        machine = await asyncio.to_thread(yard.known_machine)
+        machine = await asyncio.to_thread(driver_rig.known_machine)
         doors = Doors(self.data_dir, self.names.guard(), is_open=config.network_max != "none")
         driver = LocalDriver(config, agent_bundle.build, machine=machine, doors=doors)
         self.drivers.append(driver)
@@ -48,15 +48,15 @@ class World:
 
     async def start(self, driver: LocalDriver, *hosts: str, **parts: Any) -> WorkspaceSpec:
         parts.setdefault("sandbox", Sandbox(network="hosts", hosts=hosts))
-        ws = yard.spec(**parts)
+        ws = driver_rig.spec(**parts)
         self._started.append(ws)
         await driver.start(ws, print)
         return ws
 
     async def run(self, ws: WorkspaceSpec, command: str) -> tuple[int, str]:
         driver = self.drivers[0]
-        started = await asyncio.to_thread(yard.begin, driver, ws, command)
-        return await asyncio.to_thread(yard.end, driver, ws, started)
+        started = await asyncio.to_thread(driver_rig.begin, driver, ws, command)
+        return await asyncio.to_thread(driver_rig.end, driver, ws, started)
 
     async def close(self) -> None:
         for ws in self._started:
@@ -134,7 +134,7 @@ async def test_startup_script_has_the_network_already(world: World) -> None:
     script = Script(text=f"#!/bin/sh\ncurl -sS http://listed.test:{port}/ > ~/fetched\n", timeout_s=60)
     ws = await world.start(driver, f"listed.test:{port}", startup=script)
 
-    await until(lambda: asyncio.to_thread(lambda: yard.ask(driver, ws, "GET", "/v1/health")["ready"]))
+    await until(lambda: asyncio.to_thread(lambda: driver_rig.ask(driver, ws, "GET", "/v1/health")["ready"]))
 
     assert await world.run(ws, "cat ~/fetched") == (0, "hello from outside")
 
@@ -309,7 +309,7 @@ async def test_stop_ends_what_is_under_way(world: World, who: str) -> None:
     port = await world.out.serve(wait)
     world.names.set("listed.test", [HERE])
     ws = await world.start(first, f"listed.test:{port}")
-    await asyncio.to_thread(yard.begin, first, ws, f"curl -sS http://listed.test:{port}/")
+    await asyncio.to_thread(driver_rig.begin, first, ws, f"curl -sS http://listed.test:{port}/")
     await connected.wait()
     assert (world.out.open, first.doors.stats.connections) == (1, 1)
 
@@ -348,11 +348,11 @@ async def test_changed_list_holds_from_the_next_start(world: World) -> None:
 
     before = await reached()
     changed = Sandbox(network="hosts", hosts=(f"new.test:{port}",))
-    ws = msgspec.structs.replace(ws, generation=2, token=f"{yard.TOKEN}2", sandbox=changed)
+    ws = msgspec.structs.replace(ws, generation=2, token=f"{driver_rig.TOKEN}2", sandbox=changed)
     # Elsewhere: the replica that served it until now knows nothing of the change.
     await other.start(ws, print)
     after = await reached()
-    ws = msgspec.structs.replace(ws, generation=3, token=f"{yard.TOKEN}3", sandbox=Sandbox(network="none"))
+    ws = msgspec.structs.replace(ws, generation=3, token=f"{driver_rig.TOKEN}3", sandbox=Sandbox(network="none"))
     await other.start(ws, print)
 
     assert before == [True, False]

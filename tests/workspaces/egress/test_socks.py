@@ -20,7 +20,7 @@ from rookery.workspaces.egress.policy import Policy
 from rookery.workspaces.egress.proxy import Proxy, Times
 from rookery.workspaces.egress.requests import Refusal, Request
 from rookery.workspaces.egress.stats import EgressStats
-from tests.workspaces.egress.outside import HERE
+from tests.workspaces.egress.outside_servers import HERE
 from tests.workspaces.egress.test_proxy import QUICK, Rig, everything, rig
 
 __all__ = ["rig"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workspaces.drivers import yard
+from tests.workspaces.drivers import driver_rig
 
 ROOT = Path(__file__).parents[3]
 USER = 41234
@@ -40,7 +40,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[3:]])
 
 
 ESCAPES = "tests/workspaces/escape/test_escape.py"
-REACH = "tests/workspaces/escape/test_reach.py"
+REACH = "tests/workspaces/escape/test_network.py"
 EGRESS = "tests/workspaces/egress/test_sandbox.py"
 SSH = "tests/workspaces/drivers/test_ssh.py::test_workspace_is_confined_where_bubblewrap_is"
 
@@ -48,7 +48,7 @@ SSH = "tests/workspaces/drivers/test_ssh.py::test_workspace_is_confined_where_bu
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
 @pytest.mark.parametrize("tests", [ESCAPES, REACH, EGRESS, SSH])
 def test_normal_user_confines_as_well_as_root_does(tests: str) -> None:
-    yard.known_machine()
+    driver_rig.known_machine()
     if tests == SSH and not os.environ.get("CI") and shutil.which("ssh") is None:
         pytest.skip("openssh is not installed")
     # Short: the sockets of workspaces are below it.

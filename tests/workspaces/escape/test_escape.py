@@ -19,8 +19,8 @@ from rookery.workspaces import agent_bundle
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.protocol import DriverError, Limits, Probe, Sandbox, WorkspaceSpec
 from rookery.workspaces.drivers.sandbox_check import LocalConfig, Machine
-from tests.waiting import until
-from tests.workspaces.drivers import yard
+from tests.eventually import until
+from tests.workspaces.drivers import driver_rig
 from tests.workspaces.escape.attempts import ATTEMPTS, OPEN, PROXIED, TIGHT, Attempt
 
 ODD = os.fsdecode(b"odd \n\xff --bind $(x).key")
@@ -35,7 +35,7 @@ class Prison:
         self.data = root / "data"
         self.data.mkdir(mode=0o700)
         (self.data / "secret.key").write_text(SECRET)
-        machine = machine or yard.known_machine()
+        machine = machine or driver_rig.known_machine()
         if machine.python_prefix is None:
             machine = msgspec.structs.replace(machine, python_prefix=str(self._install(root / "python")))
         self.keys = {name: path for name, path in self._keys(root / "python").items() if path is not None}
@@ -43,10 +43,10 @@ class Prison:
         self.driver = LocalDriver(config, agent_bundle.build, machine=machine)
         limits = Limits(pids=100, memory_mb=512, disk_mb=8)
         self.workspaces = {
-            OPEN: yard.spec(sandbox=Sandbox(network="none"), limits=limits),
-            TIGHT: yard.spec(sandbox=Sandbox(network="none", nested=False)),
-            PROXIED: yard.spec(sandbox=Sandbox(network="hosts", hosts=("listed.test",))),
-            "victim": yard.spec(sandbox=Sandbox(network="none")),
+            OPEN: driver_rig.spec(sandbox=Sandbox(network="none"), limits=limits),
+            TIGHT: driver_rig.spec(sandbox=Sandbox(network="none", nested=False)),
+            PROXIED: driver_rig.spec(sandbox=Sandbox(network="hosts", hosts=("listed.test",))),
+            "victim": driver_rig.spec(sandbox=Sandbox(network="none")),
         }
         self.tcp = socket.create_server(("127.0.0.1", 0))
         self.database, self.internal = (self._listening(name) for name in ("db.sock", "internal.sock"))
@@ -103,7 +103,7 @@ class Prison:
 
     def run(self, where: str, command: str) -> tuple[int, str]:
         ws = self.workspaces[where]
-        return yard.end(self.driver, ws, yard.begin(self.driver, ws, command))
+        return driver_rig.end(self.driver, ws, driver_rig.begin(self.driver, ws, command))
 
     def attempt(self, attempt: Attempt) -> str:
         known = {
@@ -196,7 +196,7 @@ def test_template_that_binds_over_a_key_file_does_not_start(prison: Prison, key:
     path = prison.keys[key].parent if above else prison.keys[key]
 
     with pytest.raises(DriverError, match=r"holds, or lies in|leads through a link"):
-        asyncio.run(prison.driver.start(yard.spec(sandbox=Sandbox(network="none", ro_binds=(str(path),))), print))
+        asyncio.run(prison.driver.start(driver_rig.spec(sandbox=Sandbox(network="none", ro_binds=(str(path),))), print))
 
 
 EXHAUST = """
@@ -217,13 +217,13 @@ def test_workspace_that_uses_up_its_user_s_limits_leaves_others_theirs_where_the
         assert int(file.read()) < 4000, "one process cannot use up this machine's limit"
     ws = prison.workspaces[TIGHT]
     home = prison.data / "workspaces" / ws.id / "home"
-    holding = yard.begin(prison.driver, ws, f'python3 -c "{EXHAUST}"')
+    holding = driver_rig.begin(prison.driver, ws, f'python3 -c "{EXHAUST}"')
     asyncio.run(until((home / "full").exists, timeout=60))
 
     _, own = prison.run(TIGHT, f'python3 -c "{TAKE_ONE}"')
     _, other = prison.run("victim", f'python3 -c "{TAKE_ONE}"')
     prison.run(TIGHT, "touch ~/release")
-    yard.end(prison.driver, ws, holding)
+    driver_rig.end(prison.driver, ws, holding)
 
     assert own == "none left\n"
     assert other == ("got one\n" if os.geteuid() == 0 else "none left\n")
@@ -284,7 +284,7 @@ def test_agent_that_was_replaced_gains_nothing_by_lying(prison: Prison, lie: str
         return socket_path.exists() and os.stat(socket_path).st_ino == inode
 
     async def probe() -> Probe:
-        await asyncio.to_thread(yard.begin, prison.driver, ws, f'python3 -c "{code}"')
+        await asyncio.to_thread(driver_rig.begin, prison.driver, ws, f'python3 -c "{code}"')
         await until(lambda: socket_path.exists() and not is_(before), timeout=60)
         found = await prison.driver.probe(ws)
         await until(lambda: is_(before), timeout=60)
@@ -297,13 +297,13 @@ def test_agent_that_was_replaced_gains_nothing_by_lying(prison: Prison, lie: str
 
 
 def test_stop_leaves_nothing(prison: Prison) -> None:
-    ws = yard.spec(sandbox=Sandbox(network="none"))
+    ws = driver_rig.spec(sandbox=Sandbox(network="none"))
 
     async def look() -> tuple[bool, bool]:
         await prison.driver.start(ws, print)
         daemon = "(setsid setsid sh -c 'while :; do sleep 1000; done' >/dev/null 2>&1 &) ; true"
-        started = await asyncio.to_thread(yard.begin, prison.driver, ws, daemon)
-        await asyncio.to_thread(yard.end, prison.driver, ws, started)
+        started = await asyncio.to_thread(driver_rig.begin, prison.driver, ws, daemon)
+        await asyncio.to_thread(driver_rig.end, prison.driver, ws, started)
         before = _is_running(prison, ws)
         await prison.driver.stop(ws, 5)
         return before, _is_running(prison, ws)

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from rookery.store.people.one_time_links import LIFETIME
+from tests.api.api_rig import PASSWORD, House, Person
+from tests.api.more_servers import KEY, log_in
+from tests.api.test_auth import closing_code, watch
+
+LINK = "/api/v1/auth/link"
+NEW_PASSWORD = "another lamp of brass"
+
+
+async def invite(house: House, **body: Any) -> dict[str, Any]:
+    """A new account without a password, made by the administrator."""
+    root = await log_in(house, "root")
+    made = await root.post("/api/v1/users", json={"email": "eve@example.test", **body})
+    assert made.status_code == 201, made.text
+    found: dict[str, Any] = made.json()
+    return found
+
+
+async def test_who_is_invited_chooses_a_password_and_is_logged_in(house: House) -> None:
+    made = await invite(house, name="Eve")
+    token = made["link"]["token"]
+    assert made["link"]["url"].endswith(f"/link#{token}")
+    browser = house.client(None, Origin=house.url)
+
+    looked = await browser.get(LINK, headers={"Authorization": f"Bearer {token}"})
+    used = await browser.post(LINK, json={"token": token, "password": NEW_PASSWORD})
+
+    assert looked.status_code == 200, looked.text
+    assert looked.json() == {
+        "kind": "invite",
+        "username": "eve",
+        "name": "Eve",
+        "email": "eve@example.test",
+        "expires_at": made["link"]["expires_at"],
+    }
+    assert (used.status_code, used.json()["id"]) == (200, made["id"])
+    browser.headers[KEY] = used.json()["session_key"]
+    assert (await browser.get("/api/v1/users/me")).json()["username"] == "eve"
+    await log_in(house, "eve", password=NEW_PASSWORD)
+
+
+async def test_link_works_once_also_when_it_is_used_twice_at_once(house: House) -> None:
+    token = (await invite(house))["link"]["token"]
+
+    answered = await asyncio.gather(
+        *(house.nobody.post(LINK, json={"token": token, "password": f"{NEW_PASSWORD} {n}"}) for n in range(2))
+    )
+    late = await house.nobody.get(LINK, headers={"Authorization": f"Bearer {token}"})
+
+    assert sorted(each.status_code for each in answered) == [200, 401]
+    assert (late.status_code, late.json()["code"]) == (401, "invalid_credentials")
+
+
+async def test_password_against_the_rules_leaves_the_link_good(house: House) -> None:
+    token = (await invite(house))["link"]["token"]
+
+    bad = [
+        await house.nobody.post(LINK, json={"token": token, "password": each})
+        for each in ("short", "eve@example.test", "password123")
+    ]
+    good = await house.nobody.post(LINK, json={"token": token, "password": NEW_PASSWORD})
+
+    assert [(each.status_code, each.json()["fields"][0]["field"]) for each in bad] == [(400, "password")] * 3
+    assert good.status_code == 200
+
+
+async def test_reset_ends_sessions_and_its_link_forgets_the_failures(house: House, ada: Person) -> None:
+    browser, root = await log_in(house, ada), await log_in(house, "root")
+    for _ in range(5):
+        await house.nobody.post("/api/v1/auth/login", json={"login": "ada", "password": "not the password"})
+
+    reset = await root.post(f"/api/v1/users/{ada.id}/reset-password")
+    used = await house.nobody.post(LINK, json={"token": reset.json()["token"], "password": NEW_PASSWORD})
+
+    assert reset.status_code == 200, reset.text
+    assert (await browser.get("/api/v1/users/me")).status_code == 401
+    assert used.status_code == 200
+    await log_in(house, ada, password=NEW_PASSWORD)
+
+
+async def test_reset_by_an_administrator_ends_tokens_and_their_streams_at_once(house: House, ada: Person) -> None:
+    root = await log_in(house, "root")
+    stream = await watch(house, Authorization=f"Bearer {ada.token}")
+
+    await root.post(f"/api/v1/users/{ada.id}/reset-password")
+
+    assert await closing_code(stream) == 4401
+    assert (await ada.http.get("/api/v1/users/me")).status_code == 401
+    (entry,) = (await root.get("/api/v1/audit", params={"action": "user.reset_password"})).json()["items"]
+    assert entry["extra"] == {"sessions_ended": 0, "tokens_deleted": 1}
+
+
+async def test_using_a_reset_link_ends_tokens_that_were_made_since(house: House, ada: Person) -> None:
+    root = await log_in(house, "root")
+    link = (await root.post(f"/api/v1/users/{ada.id}/reset-password")).json()["token"]
+    since = house.client(await house.token_of(ada.user))
+    assert (await since.get("/api/v1/users/me")).status_code == 200
+
+    await house.nobody.post(LINK, json={"token": link, "password": NEW_PASSWORD})
+
+    assert (await since.get("/api/v1/users/me")).status_code == 401
+
+
+async def test_using_a_link_ends_sessions_that_were_opened_since(house: House, ada: Person) -> None:
+    root = await log_in(house, "root")
+    token = (await root.post(f"/api/v1/users/{ada.id}/reset-password")).json()["token"]
+    meanwhile = await log_in(house, ada, password=PASSWORD)
+
+    await house.nobody.post(LINK, json={"token": token, "password": NEW_PASSWORD})
+
+    assert (await meanwhile.get("/api/v1/users/me")).status_code == 401
+
+
+async def test_link_ends_with_its_day_the_next_link_and_the_account(house: House) -> None:
+    made = await invite(house)
+    root = await log_in(house, "root")
+
+    async def works(token: str) -> bool:
+        return (await house.nobody.get(LINK, headers={"Authorization": f"Bearer {token}"})).status_code == 200
+
+    first, second = made["link"]["token"], ""
+    assert await works(first)
+    second = (await root.post(f"/api/v1/users/{made['id']}/reset-password")).json()["token"]
+    assert [await works(first), await works(second)] == [False, True]
+    await root.patch(f"/api/v1/users/{made['id']}", json={"status": "disabled"})
+    assert not await works(second)
+    refused = await house.nobody.post(LINK, json={"token": second, "password": NEW_PASSWORD})
+    assert refused.status_code == 401
+    await root.patch(f"/api/v1/users/{made['id']}", json={"status": "active"})
+    await house.database.api.execute("UPDATE one_time_links SET expires_at = expires_at - $1::interval", LIFETIME)
+    assert not await works(second)
+
+
+async def test_what_is_no_link_is_refused_and_never_read_from_the_url(house: House, ada: Person) -> None:
+    token = (await invite(house))["link"]["token"]
+
+    none = await house.nobody.get(LINK)
+    of_api = await house.nobody.get(LINK, headers={"Authorization": f"Bearer {ada.token}"})
+    in_url = await house.nobody.get(LINK, params={"token": token})
+    as_bearer = await house.nobody.get("/api/v1/users/me", headers={"Authorization": f"Bearer {token}"})
+
+    assert [each.status_code for each in (none, of_api, in_url, as_bearer)] == [401, 401, 400, 401]

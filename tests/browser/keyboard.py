@@ -1,0 +1,111 @@
+"""Somebody at a keyboard who has no mouse, and who sees where they are."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Locator, expect
+
+from tests.browser.visitor import MOST_TABS, Visitor, step_to
+
+# The edge around what has the focus, or around the box that a field stands in; a menu marks its entry.
+RING = """(element) => {
+    const shows = (one, style = getComputedStyle(one)) =>
+        style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 1.5;
+    if (element.matches("[role^=menuitem], [role=option]")) return element.matches("[data-highlighted]");
+    const edge = parseFloat(getComputedStyle(element).borderBottomWidth);
+    if (element.matches("[role=combobox]") && edge >= 1.5) return true;
+    return shows(element) || (element.matches("input, textarea") && shows(element.parentElement));
+}"""
+# What has the focus: nothing, what had it before, something else, or what is new. New ones must have a ring and must be
+# seen at all: not beyond an edge, not clear as glass.
+STEP = f"""(within) => {{
+    const here = document.activeElement;
+    if (here === document.body) return "end";
+    if (here.dataset.reached) return "again";
+    here.dataset.reached = "1";
+    if (!here.closest(within)) return "outside";
+    const box = here.getBoundingClientRect();
+    const isSeen = here.checkVisibility({{ opacityProperty: true, visibilityProperty: true }})
+        && box.bottom > 0 && box.right > 0 && box.top < innerHeight && box.left < innerWidth;
+    return isSeen && ({RING})(here) ? "new" : `not shown: ${{here.outerHTML.slice(0, 160)}}`;
+}}"""
+# A walk before this one may have marked what is still there.
+FORGET = "() => { for (const one of document.querySelectorAll('[data-reached]')) delete one.dataset.reached; }"
+WAY = """(element) => document.activeElement !== document.body
+    && element.compareDocumentPosition(document.activeElement) & Node.DOCUMENT_POSITION_FOLLOWING ? "Shift+Tab" : "Tab"
+"""
+IS_SOMEWHERE = "() => document.activeElement !== null && document.activeElement !== document.body"
+# Everything that a mouse could press, of which each has to be reached. One of several radio buttons or tabs stands for
+# all; what holds them passes the focus on.
+REACHABLE = """(within) => [...document.querySelector(within)
+    .querySelectorAll("a[href], button, input, select, textarea, summary, [tabindex='0']")]
+    .filter((one) => one.tabIndex >= 0 && !one.disabled && !one.closest("[inert]")
+        && one.checkVisibility({ visibilityProperty: true }) && one.getBoundingClientRect().width > 0
+        && !one.matches("input[type=radio]:not(:checked), [role=tablist], [role=radiogroup]"))
+    .filter((one) => !one.dataset.reached)
+    .map((one) => one.outerHTML.slice(0, 160))
+"""
+
+
+class Keys:
+    """Keys of one visitor. Nothing is clicked, and nothing gets the focus from the test."""
+
+    def __init__(self, visitor: Visitor) -> None:
+        self.page = visitor.page
+
+    def press(self, *keys: str) -> None:
+        for key in keys:
+            self.page.keyboard.press(key)
+
+    def type(self, text: str) -> None:
+        self.page.keyboard.type(text)
+
+    def to(self, target: Locator, key: str | None = None) -> None:
+        """Until it has the focus: by the shorter way, as somebody who sees it would go, or by this key."""
+        target.wait_for()
+        if key is None:
+            way = target.evaluate(WAY)
+            step_to(target, lambda: self.press(way))
+        else:
+            step_to(target, lambda: self.step(key))
+        self.at(target)
+
+    def step(self, key: str) -> None:
+        """To another entry of a list. Menus move the focus a moment after the key: one more would go past the entry."""
+        here = self.page.evaluate_handle("document.activeElement")
+        self.press(key)
+        self.page.wait_for_function("(here) => document.activeElement !== here", arg=here)
+
+    def do(self, target: Locator, key: str = "Enter") -> None:
+        self.to(target)
+        self.press(key)
+
+    def at(self, target: Locator) -> None:
+        """The focus is there, and that is seen."""
+        expect(target).to_be_focused()
+        assert target.evaluate(RING), f"No ring: {target.evaluate('(element) => element.outerHTML.slice(0, 200)')}"
+
+    def somewhere(self) -> None:
+        """What had the focus may be gone; the focus is not."""
+        self.page.wait_for_function(IS_SOMEWHERE)
+
+    def walk(self, within: str = "body") -> list[str]:
+        """Through all of a part of the page by Tab, from where the focus is.
+
+        Returns what has no ring, cannot be seen while it has the focus, or was not reached.
+        """
+        wrong: list[str] = []
+        missed: list[str] = []
+        self.page.evaluate(FORGET)
+        is_inside = is_around = False
+        for _ in range(2 * MOST_TABS):
+            self.press("Tab")
+            found = self.page.evaluate(STEP, within)
+            is_around = is_around or found == "again" or (found == "outside" and is_inside)
+            is_inside = is_inside or found not in ("outside", "end")
+            if found.startswith("not"):
+                wrong.append(found)
+            # What a page showed only after the focus had passed its place is reached in the next round.
+            missed = self.page.evaluate(REACHABLE, within) if is_around else []
+            if is_around and not missed:
+                return wrong
+        return [*wrong, *(f"not reached: {one}" for one in missed)] if is_around else [*wrong, "not left again"]

@@ -1,0 +1,107 @@
+"""A model whose every word is the test's: a fake provider that the server of the tests talks to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rookery.testing.fake_completions import Answer, FakeCompletions, Style, events
+from rookery.testing.fake_server import RecordedRequest, Scenario, ScriptedEvent
+from tests.browser.faulty_connection import Backstage
+from tests.browser.visitor import Visitor
+
+_MODEL = "actor"
+
+
+class Cue:
+    """A place in an answer where the model waits until the test goes on."""
+
+    def __init__(self, backstage: Backstage) -> None:
+        self.event = asyncio.Event()
+        self._backstage = backstage
+
+    def give(self) -> None:
+        self._backstage.call(self.event.set)
+
+
+class Actor:
+    """Answers each prompt with what was set for it; other questions of the server (titles, labels) get one word."""
+
+    def __init__(self, backstage: Backstage) -> None:
+        self._backstage = backstage
+        self._fake = _Fake(style=Style(piece_chars=4))
+        self._url = ""
+
+    @contextmanager
+    def on_stage(self) -> Iterator[Actor]:
+        listening = self._fake.listening()
+        self._url = self._backstage.run(_entered(listening))
+        try:
+            yield self
+        finally:
+            self._backstage.run(listening.__aexit__(None, None, None))
+
+    def plays(self, prompt: str, *steps: Answer | Scenario | Sequence[Answer | Cue]) -> None:
+        """What the model does when somebody says this. A step may be told in several pieces with cues between them."""
+        self._fake.roles.setdefault(prompt, deque()).extend(self._scenario(step) for step in steps)
+
+    def cue(self) -> Cue:
+        return Cue(self._backstage)
+
+    def config(self, admin: Visitor) -> str:
+        """The id of the model, made known to the server once."""
+        for config in admin.ask("GET", "/model-configs")["items"]:
+            if config["model"] == _MODEL:
+                return str(config["id"])
+        provider = {"type": "openai_compat", "name": _MODEL, "base_url": f"{self._url}/v1"}
+        made = admin.ask("POST", "/model-providers", provider)
+        body = {"provider_id": made["id"], "model": _MODEL, "context_limit": 100_000}
+        return str(admin.ask("POST", "/model-configs", body)["id"])
+
+    def _scenario(self, step: Answer | Scenario | Sequence[Answer | Cue]) -> Scenario:
+        if isinstance(step, Scenario):
+            return step
+        return self._script([step] if isinstance(step, Answer) else step)
+
+    def _script(self, pieces: Sequence[Answer | Cue]) -> Scenario:
+        """One stream of all pieces: only the last one ends it."""
+        told: list[ScriptedEvent] = []
+        last = max(index for index, piece in enumerate(pieces) if isinstance(piece, Answer))
+        for index, piece in enumerate(pieces):
+            if isinstance(piece, Cue):
+                told.append(piece.event)
+            else:
+                whole = events(piece, self._fake.style, model=_MODEL)
+                told.extend(whole if index == last else whole[:-_ENDING])
+        return Scenario(events=told)
+
+
+# The chunk with the reason, the usage and the mark of the end.
+_ENDING = 3
+
+
+class _Fake(FakeCompletions):
+    def __init__(self, *, style: Style) -> None:
+        super().__init__(style=style)
+        self.roles: dict[str, deque[Scenario]] = {}
+
+    def _respond(self, request: RecordedRequest) -> Scenario | None:
+        role = self.roles.get(_prompt(request.body["messages"]))
+        if role:
+            return role.popleft()
+        self.enqueue(Answer(text="Understood."))
+        return super()._respond(request)
+
+
+def _prompt(messages: Sequence[Any]) -> str:
+    last = next((each for each in reversed(messages) if each["role"] == "user"), {"content": ""})
+    content = last["content"]
+    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
+
+
+async def _entered(listening: Any) -> str:
+    url: str = await listening.__aenter__()
+    return url

@@ -1,0 +1,132 @@
+"""Somebody who reads, or listens, while things happen: nothing moves under their eyes, and they hear what matters."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Locator, Page, expect
+
+from rookery.testing.fake_completions import Answer
+from tests.browser.keyboard import Keys
+from tests.browser.model_script import Actor
+from tests.browser.stored_chats import END, RARE, Shelf
+from tests.browser.visitor import Visitor
+
+MOST_PX = 2
+LONG = "".join(f"Paragraph {{0}}-{number} has some words, so that it fills a line.\n\n" for number in range(50))
+# Where a row is, looked at whenever something is painted; a row that is gone is infinitely far.
+HOLD = """(element) => {
+    const top = element.getBoundingClientRect().top;
+    window.moved = 0;
+    const look = () => {
+        const now = element.isConnected ? element.getBoundingClientRect().top : Number.POSITIVE_INFINITY;
+        window.moved = Math.max(window.moved, Math.abs(now - top));
+        requestAnimationFrame(look);
+    };
+    look();
+}"""
+# What screen readers are told without asking. Nothing of the transcript may be among it.
+LISTEN = """() => {
+    window.heard = [];
+    const live = "[role=status], [role=alert], [role=log], [aria-live]:not([aria-live=off])";
+    new MutationObserver((changes) => {
+        for (const { target } of changes) {
+            const region = (target instanceof Element ? target : target.parentElement)?.closest(live);
+            const text = region?.textContent ?? "";
+            if (text && window.heard.at(-1) !== text) window.heard.push(text);
+        }
+    }).observe(document.body, { childList: true, characterData: true, subtree: true });
+}"""
+
+
+def top_row(page: Page) -> Locator:
+    """A paragraph in the midst of the view."""
+    number = page.evaluate(
+        """() => document.elementFromPoint(innerWidth / 2, innerHeight / 2).closest("p, li").textContent"""
+    )
+    return page.get_by_role("main").get_by_text(number, exact=True)
+
+
+def scroll_up(page: Page, by: int) -> None:
+    """By the wheel, and until nothing scrolls any more."""
+    box = page.get_by_role("feed")
+    before = box.evaluate("(feed) => feed.getBoundingClientRect().top")
+    page.mouse.move(700, 300)
+    page.mouse.wheel(0, -by)
+    page.wait_for_function(
+        "(least) => document.querySelector('[role=feed]').getBoundingClientRect().top >= least", arg=before + by - 5
+    )
+
+
+def test_text_under_the_eye_stays_while_the_answer_grows_and_the_end_is_one_press_away(
+    ada: Visitor, actor: Actor
+) -> None:
+    cues = [actor.cue() for _ in range(2)]
+    told = [Answer(text=LONG.format(part)) for part in ("first", "second")]
+    actor.plays("at length", [told[0], cues[0], told[1], cues[1], Answer(text="The very end.")])
+    chat = ada.chat("at length", title="Read while it grows", model_config_id=actor.config(ada))
+    page, keys = ada.go(f"/c/{chat['id']}"), Keys(ada)
+    main = page.get_by_role("main")
+    expect(main.get_by_text("Paragraph first-49")).to_be_in_viewport()
+
+    scroll_up(page, 900)
+    top_row(page).evaluate(HOLD)
+    cues[0].give()
+    expect(main.get_by_text("Paragraph second-49")).to_be_attached()
+    assert page.evaluate("moved") <= MOST_PX
+    page.get_by_role("button", name="New activity below").click()
+    expect(main.get_by_text("Paragraph second-49")).to_be_in_viewport()
+
+    # The answer is stored while somebody reads above.
+    scroll_up(page, 900)
+    place = top_row(page)
+    before = place.bounding_box()
+    cues[1].give()
+    ada.wait_for_rest(chat["id"])
+    expect(page.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
+    after = place.bounding_box()
+    assert before
+    assert after
+    assert abs(before["y"] - after["y"]) <= MOST_PX
+    keys.to(page.get_by_role("button", name="Copy prompt"), "Shift+Tab")
+    keys.press("End")
+    expect(main.get_by_text("The very end.")).to_be_in_viewport()
+
+    # What is sent goes to the top of the view, and the answer grows below it.
+    actor.plays("and now", Answer(text="It grows below."))
+    keys.to(page.get_by_role("textbox", name="Message"))
+    page.evaluate(LISTEN)
+    keys.type("and now")
+    keys.press("Enter")
+    expect(main).to_contain_text("It grows below.")
+    ada.wait_for_rest(chat["id"])
+    page.wait_for_function("heard.length >= 2")
+    view = page.locator(".overflow-y-auto", has=page.get_by_role("feed")).bounding_box()
+    prompt = main.get_by_text("and now", exact=True).bounding_box()
+    assert view
+    assert prompt
+    assert prompt["y"] - view["y"] < 100
+    assert page.evaluate("heard") == ["Agent is working", "It grows below."]
+
+
+def test_edit_elsewhere_leaves_rows_that_it_does_not_concern_where_they_are(ada: Visitor, shelf: Shelf) -> None:
+    title = "Edited elsewhere"
+    chat = shelf.chat(ada, title, messages=300)
+    (found,) = ada.ask("GET", f"/chats/{chat}/search?q={RARE}")["items"]
+    page = ada.go(f"/c/{chat}?m={found['message_id']}")
+    row = page.get_by_role("feed").get_by_text("I saw a heron at 8.", exact=True)
+    expect(row).to_be_in_viewport()
+    row.evaluate(HOLD)
+
+    newest = ada.ask("GET", f"/chats/{chat}/messages?limit=10")["items"]
+    prompt = next(one for one in newest if one["role"] == "user")
+    words = {"content": [{"type": "text", "text": "Rather something else"}]}
+    ada.ask("PATCH", f"/chats/{chat}/messages/{prompt['id']}", words)
+    ada.wait_for_rest(chat)
+    expect(page.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
+    page.wait_for_function(
+        "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))"
+    )
+
+    assert page.evaluate("moved") <= MOST_PX
+    page.get_by_role("button", name="Jump to the end").click()
+    expect(page.get_by_role("feed").get_by_text("Rather something else", exact=True)).to_be_visible()
+    expect(page.get_by_text(f"{END} {title}")).to_have_count(0)

@@ -1,0 +1,119 @@
+"""`rookery admin provider set-key`: the key of a provider is changed where it is, and shown nowhere."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from rookery.cli.admin import input
+from rookery.cli.admin import providers as admin_providers
+from rookery.cli.exit_codes import Exit
+from rookery.cli.output import Output
+from rookery.models.secrets import KeyRing, new_key
+from rookery.runtime.secret_str import SecretStr
+from rookery.settings.settings import Settings, load
+from rookery.store.models import env_providers, providers
+from tests.cli.admin.run.run_rig import Stream
+from tests.cli.serve.server_process import SCRIPT, environment
+from tests.store.models.rows import Nest, open_nest
+
+RING = new_key("ring")
+OLD, NEW = "sk-old-0123456789", "sk-new-0123456789"
+
+
+@pytest.fixture
+async def nest(database_url: str) -> AsyncIterator[Nest]:
+    async with open_nest(database_url) as opened:
+        yield opened
+
+
+def settings_of(nest: Nest, home: Path) -> Settings:
+    return load({"database_url": nest.url, "secret_keys": RING}, {"HOME": str(home)}).settings
+
+
+async def added(nest: Nest, type_: str = "anthropic", name: str = "claude", **fields: object) -> providers.Provider:
+    draft = providers.ProviderDraft(type=type_, name=name, **fields)  # type: ignore[arg-type]
+    return await providers.create_provider(nest.conn, draft, ring=KeyRing.parse(RING))
+
+
+async def set_key(nest: Nest, home: Path, name: str, key: str = NEW) -> tuple[int, str, str]:
+    stdout, stderr = Stream(), Stream()
+    out = Output(stdout, stderr)
+    code = await admin_providers.set_key(settings_of(nest, home), out, name=name, key=SecretStr(key))
+    return code, stdout.getvalue(), stderr.getvalue()
+
+
+async def test_key_from_stdin_replaces_the_stored_one(nest: Nest, tmp_path: Path) -> None:
+    """As a process: the arguments, the pipe, and what is printed."""
+    provider = await added(nest, api_key=SecretStr(OLD))
+
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [SCRIPT, "admin", "provider", "set-key", "claude", "--key-stdin"],
+        env=environment(tmp_path, ROOKERY_DATABASE_URL=nest.url, ROOKERY_SECRET_KEYS=RING),
+        input=f"{NEW}\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "Provider claude has a new key.\n", "")
+    stored = await providers.get_provider(nest.conn, provider.id)
+    assert stored.api_key_enc is not None
+    place = {"table": providers.TABLE, "row_id": str(provider.id), "column": providers.COLUMN}
+    assert KeyRing.parse(RING).open(stored.api_key_enc, **place) == SecretStr(NEW)
+
+
+async def test_local_server_can_get_a_key_later(nest: Nest, tmp_path: Path) -> None:
+    provider = await added(nest, "openai_compat", "local", base_url="http://127.0.0.1:1/v1")
+
+    code, said, _ = await set_key(nest, tmp_path, "local")
+
+    assert (code, said) == (Exit.OK, "Provider local has a new key.\n")
+    assert (await providers.get_provider(nest.conn, provider.id)).api_key_enc is not None
+
+
+async def test_key_that_has_no_place_is_refused(nest: Nest, tmp_path: Path) -> None:
+    await added(nest, api_key=SecretStr(OLD))
+    await added(nest, "openai", "own-keys", central_key_enabled=False, allow_user_key=True)
+    await added(nest, "scripted", "offline")
+    await env_providers.ensure_env_providers(nest.conn, {"OPENROUTER_API_KEY": OLD})
+
+    refused = {
+        name: await set_key(nest, tmp_path, name, key)
+        for name, key in (
+            ("nobody", NEW),
+            ("own-keys", NEW),
+            ("offline", NEW),
+            ("openrouter", NEW),
+            ("claude", "with space "),
+        )
+    }
+
+    assert {name: code for name, (code, _, _) in refused.items()} == {
+        "nobody": Exit.FAILED,
+        "own-keys": Exit.FAILED,
+        "offline": Exit.FAILED,
+        "openrouter": Exit.NOT_ALLOWED,
+        "claude": Exit.USAGE,
+    }
+    said = {name: text for name, (_, _, text) in refused.items()}
+    assert "There is no provider nobody." in said["nobody"]
+    assert "takes keys of users only" in said["own-keys"]
+    assert "needs no key" in said["offline"]
+    assert "comes from the environment of the server" in said["openrouter"]
+    assert "white space around it" in said["claude"]
+
+
+def test_without_a_terminal_the_key_has_to_be_piped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", Stream())
+
+    with pytest.raises(input.Refused, match="Pipe it in with --key-stdin") as refused:
+        admin_providers.ask_new_key("claude", from_stdin=False)
+
+    assert refused.value.code == Exit.USAGE

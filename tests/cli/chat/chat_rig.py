@@ -1,0 +1,77 @@
+"""`rookery chat` below the process: its functions at a real server, with streams that are kept and a scripted model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+from rookery.cli.chat import chat
+from rookery.cli.chat.chat import Terminal
+from rookery.cli.output import Output
+from rookery.client import AsyncRookery
+from rookery.domain.access.rights import Role
+from rookery.llm.scripted import Say, Script, Step
+from rookery.llm.types import Call
+from tests.api.api_rig import House, Person, open_house
+from tests.cli.admin.run.run_rig import Stream
+
+HELLO = (Say("Good morning."),)
+
+
+class Desk:
+    """One person at one server. What is shown goes to `stdout` and `stderr`."""
+
+    def __init__(self, house: House, person: Person, client: AsyncRookery) -> None:
+        self.house = house
+        self.person = person
+        self.client = client
+        self.stdout = Stream()
+        self.stderr = Stream()
+
+    def terminal(self, *, client: AsyncRookery | None = None, lines: bool = False, json: bool = False) -> Terminal:
+        self.stdout, self.stderr = Stream(), Stream()
+        out = Output(self.stdout, self.stderr, json=json)
+        return chat.terminal(client or self.client, out, {"NO_COLOR": "1"}, lines=lines)
+
+    @property
+    def said(self) -> str:
+        return self.stdout.getvalue()
+
+    @property
+    def notes(self) -> list[str]:
+        return self.stderr.getvalue().splitlines()
+
+    @contextmanager
+    def script(self, script: Script) -> Iterator[None]:
+        def steps(call: Call) -> Sequence[Step]:
+            # Short texts after the turn are asked of the same model, and must not take a script of the turn.
+            if call.format is not None:
+                return (Say('{"title": "Work", "label": "Work is done", "summary": "It was done."}'),)
+            return script(call) if callable(script) else script
+
+        with self.house.replica.connector.scripts.registered("test", steps):
+            yield
+
+
+@asynccontextmanager
+async def open_chat_desk(database_url: str, home: Path) -> AsyncIterator[Desk]:
+    async with open_house(database_url, home, takes_chats=True) as house:
+        await house.add_model("test", name="acme")
+        person = await house.add("ada", role=Role.ADMIN)
+        async with AsyncRookery(house.url, token=person.token) as client:
+            yield Desk(house, person, client)
+
+
+@contextmanager
+def seated(database_url: str, home: Path, script: Script) -> Iterator[tuple[Desk, asyncio.Runner]]:
+    """A desk for commands that bring a loop of their own."""
+    with asyncio.Runner() as runner:
+        opened = open_chat_desk(database_url, home)
+        desk = runner.run(opened.__aenter__())
+        try:
+            with desk.script(script):
+                yield desk, runner
+        finally:
+            runner.run(opened.__aexit__(None, None, None))

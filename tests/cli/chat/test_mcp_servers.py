@@ -1,0 +1,115 @@
+"""Consent for MCP servers of a project at the terminal."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from rookery.cli.chat import mcp_servers, prompt_loop
+from rookery.cli.chat.approvals import Undecided
+from rookery.cli.chat.errors import Refused
+from rookery.cli.exit_codes import Exit
+from rookery.client.models import McpServer
+from rookery.domain.chat.mcp_consent import Entry
+from rookery.llm.scripted import Say
+from rookery.store.workspaces import context
+from rookery.store.workspaces.context import ContextResource, Snapshot
+from tests.cli.chat.chat_rig import Desk, open_chat_desk, seated
+from tests.cli.chat.test_approvals import Typed
+
+DOCS = Entry(name="docs", folder="/p", command="npx", args=("a b", "x"), env=("TOKEN",))
+
+
+async def chat_with_server(desk: Desk, entry: Entry = DOCS) -> UUID:
+    """A chat whose workspace, which does not run, has told of a server."""
+    database = desk.house.database.api
+    workspace = await database.fetchval(
+        "INSERT INTO workspaces (owner_id, name) VALUES ($1, 'place') RETURNING id", desk.person.id
+    )
+    resource = ContextResource(ordinal=0, kind="mcp_server", source=entry.name, status="pending", entry=entry)
+    async with database.acquire() as conn:
+        now = desk.house.clock.now()
+        await context.write_snapshot(conn, Snapshot(workspace, 1, 1, "h", None, (resource,), now))
+    return (await desk.client.chats.create("hello", workspace_id=workspace)).id
+
+
+def test_a_server_is_asked_about_once_and_the_answer_is_kept(database_url: str, tmp_path: Path) -> None:
+    person = Typed("what?", "y", "hello", "/quit")
+
+    with seated(database_url, tmp_path, (Say("Good morning."),)) as (desk, runner):
+        chat_id = runner.run(chat_with_server(desk))
+        assert prompt_loop.Talk(desk.terminal(), runner, model=None, chat_id=chat_id).run(person) == Exit.OK
+        left = runner.run(mcp_servers.find_waiting(desk.client, chat_id))
+
+    assert person.prompts == [
+        "Let docs run? [y/n] ",
+        f"{mcp_servers.HOW}. Let docs run? [y/n] ",
+        "> ",
+        "> ",
+    ]
+    assert "  command: npx 'a b' x" in desk.notes
+    assert "  with the variables: TOKEN" in desk.notes
+    assert left is None
+
+
+def test_who_does_not_answer_is_not_asked_at_every_prompt(database_url: str, tmp_path: Path) -> None:
+    lines = iter([None, "hello", "/quit"])
+
+    def read_line(prompt: str) -> str:
+        line = next(lines)
+        if line is None:
+            raise EOFError
+        return line
+
+    with seated(database_url, tmp_path, (Say("Good morning."),)) as (desk, runner):
+        chat_id = runner.run(chat_with_server(desk))
+        assert prompt_loop.Talk(desk.terminal(), runner, model=None, chat_id=chat_id).run(read_line) == Exit.OK
+        left = runner.run(mcp_servers.find_waiting(desk.client, chat_id))
+
+    assert left is not None
+    assert [each.state for each in left[1]] == ["asked"]
+
+
+async def test_servers_are_shown_and_answered_about_by_name(database_url: str, tmp_path: Path) -> None:
+    async with open_chat_desk(database_url, tmp_path) as desk:
+        with desk.script((Say("Good morning."),)):
+            chat_id = str(await chat_with_server(desk))
+        states = []
+        for answer in (None, "agree", "deny", "withdraw"):
+            done = await mcp_servers.servers(
+                desk.terminal(), chat_id, answer=answer, name=None if answer is None else "docs"
+            )
+            assert done == Exit.OK
+            states.append(re.split(r"\s{2,}", desk.said.splitlines()[1])[1])
+        with pytest.raises(Refused, match="names a server other"):
+            await mcp_servers.servers(desk.terminal(), chat_id, answer="agree", name="other")
+
+    assert states == ["asked", "agreed, not running", "denied", "asked"]
+
+
+def test_a_changed_server_is_told_as_such_and_no_answer_is_none() -> None:
+    server = McpServer(
+        name="docs",
+        hash="0" * 64,
+        state="changed",
+        folder="/p",
+        command="sh\\u202e",
+        args=(),
+        env=(),
+        running=False,
+        tools=(),
+    )
+
+    def nobody(prompt: str) -> str:
+        raise KeyboardInterrupt
+
+    assert list(mcp_servers.told(server)) == [
+        "The project has changed its MCP server docs. It would run now:",
+        "  command: 'sh\\u202e'",
+        "  in: /p",
+    ]
+    with pytest.raises(Undecided):
+        mcp_servers.ask(server, nobody)

@@ -1,0 +1,204 @@
+"""A play in the town, act by act, as hypothesis chooses: what people and workers do, what goes wrong, what makes up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rookery.client.frames import Transport
+from rookery.domain.chat.messages import ChatId
+from tests.faulty_proxy import Cable
+from tests.simulation.follower import Follower
+from tests.simulation.replicas_rig import Hearing, Town, open_town
+
+# Chat, transport, and how much of the history it asks for.
+CLIENTS: tuple[tuple[int, Transport, int], ...] = (
+    (0, "websocket", 1000),
+    (0, "sse", 3),
+    (1, "sse", 1000),
+    (1, "websocket", 3),
+)
+# By weight. The first is what others shrink to.
+WEIGHTS = {
+    "rest": 1,
+    "move": 24,
+    "attempt": 6,
+    "answer": 8,
+    "speak": 6,
+    "end_step": 3,
+    "hear": 4,
+    "tell_what_was_kept": 3,
+    "cut_links": 3,
+    "cut_line": 8,
+    "hold_line": 2,
+    "mend_line": 2,
+    "lose_listeners": 2,
+    "settle_by_polling": 2,
+    "settle_by_resync": 2,
+}
+KINDS = [kind for kind, weight in WEIGHTS.items() for _ in range(weight)]
+
+
+class Act(NamedTuple):
+    """What is done, and the choices in it; each kind takes those it needs."""
+
+    kind: str
+    chat: int
+    who: int
+    replica: int
+    number: int
+    is_so: bool
+
+
+ACTS = st.builds(
+    Act,
+    kind=st.sampled_from(KINDS),
+    chat=st.integers(0, 1),
+    who=st.integers(0, len(CLIENTS) - 1),
+    replica=st.integers(0, 2),
+    number=st.integers(0, 4000),
+    is_so=st.booleans(),
+)
+
+
+class Play:
+    """`is_apart`: clients are at the first replica only, and never is it the owner of a chat."""
+
+    def __init__(self, town: Town, chats: Sequence[ChatId], followers: Sequence[Follower], *, is_apart: bool) -> None:
+        self._town = town
+        self._chats = chats
+        self._followers = followers
+        self._is_apart = is_apart
+
+    async def act(self, act: Act) -> None:
+        await getattr(self, act.kind)(act)
+        await asyncio.sleep(0)  # whoever was woken comes to act
+
+    async def rest(self, act: Act) -> None:
+        """Nothing happens."""
+
+    # What people and workers do
+
+    async def move(self, act: Act) -> None:
+        await self._town.move(self._chats[act.chat], act.number, at=self._worker(act))
+
+    async def attempt(self, act: Act) -> None:
+        await self._town.attempt(self._chats[act.chat], at=self._worker(act))
+
+    async def answer(self, act: Act) -> None:
+        """What workers do most: a whole step, shown while it is made."""
+        await self.attempt(act)
+        await self.speak(act)
+        await self.end_step(act)
+
+    async def speak(self, act: Act) -> None:
+        """Sometimes so much that it is merged for who comes late."""
+        await self._town.speak(self._chats[act.chat], 1 + act.number % 90, is_merged=act.is_so)
+
+    async def end_step(self, act: Act) -> None:
+        await self._town.end_step(self._chats[act.chat])
+
+    # What goes wrong
+
+    async def hear(self, act: Act) -> None:
+        self._town.ears[act.replica].hearing = list(Hearing)[act.number % 3]
+
+    async def tell_what_was_kept(self, act: Act) -> None:
+        self._town.ears[act.replica].tell_what_was_kept(is_reversed=act.is_so, times=1 + act.number % 2)
+
+    async def cut_links(self, act: Act) -> None:
+        self._town.cut_links()
+
+    async def cut_line(self, act: Act) -> None:
+        """At once, or a little later, and on to another replica."""
+        line = self._followers[act.who].line
+        line.target = url_of(self._town, act.replica, is_apart=self._is_apart)
+        if act.is_so:
+            line.cut()
+        else:
+            line.cut_after(1 + act.number)
+
+    async def hold_line(self, act: Act) -> None:
+        self._followers[act.who].line.hang()
+
+    async def mend_line(self, act: Act) -> None:
+        self._followers[act.who].line.flow()
+
+    async def lose_listeners(self, act: Act) -> None:
+        await self._town.lose_listeners()
+
+    # What makes up for it
+
+    async def settle_by_polling(self, act: Act) -> None:
+        await self.settle(self._town.poll)
+
+    async def settle_by_resync(self, act: Act) -> None:
+        await self.settle(self._town.lose_listeners)
+
+    async def settle(self, make_up: Callable[[], Awaitable[None]]) -> None:
+        for follower in self._followers:
+            follower.line.flow()
+        await make_up()
+        for follower in self._followers:
+            await follower.settled()
+
+    def _worker(self, act: Act) -> int:
+        return 1 + act.replica % 2 if self._is_apart else act.replica
+
+
+def url_of(town: Town, replica: int, *, is_apart: bool) -> str:
+    return town.houses[0 if is_apart else replica].url
+
+
+async def play(town: Town, acts: Sequence[Act], *, is_apart: bool) -> None:
+    """New chats and new clients, every act in turn, and all must agree at the end."""
+    town.mend()
+    chats = [await town.create() for _ in range(2)]
+    async with AsyncExitStack() as stack:
+        followers = []
+        for chat, transport, tail in CLIENTS:
+            line = await stack.enter_async_context(Cable(url_of(town, 0, is_apart=is_apart)).laid())
+            follower = Follower(town, chats[chat], line, tail=tail)
+            followers.append(await stack.enter_async_context(follower.following(transport)))
+        playing = Play(town, chats, followers, is_apart=is_apart)
+        for act in acts:
+            await playing.act(act)
+        await playing.settle(town.lose_listeners)
+
+
+def run_plays(town: Town, runner: asyncio.Runner, profile: settings, *, length: int, is_apart: bool = False) -> None:
+    @profile
+    @given(acts=st.lists(ACTS, min_size=length, max_size=length))
+    def plays(acts: list[Act]) -> None:
+        runner.run(play(town, acts, is_apart=is_apart))
+
+    plays()
+
+
+@contextmanager
+def running_town(database_url: str, tmp_path: Path, runner: asyncio.Runner) -> Iterator[Town]:
+    """Opened and closed by one task of its own: what it holds belongs to a task."""
+    stop = asyncio.Event()
+    opened: asyncio.Future[Town] = runner.get_loop().create_future()
+
+    async def host() -> None:
+        async with open_town(database_url, tmp_path) as town:
+            opened.set_result(town)
+            await stop.wait()
+
+    async def town_of(hosting: asyncio.Task[None]) -> Town:
+        hosting.add_done_callback(lambda _: opened.done() or opened.cancel())
+        return await opened
+
+    hosting = runner.get_loop().create_task(host())
+    try:
+        yield runner.run(town_of(hosting))
+    finally:
+        stop.set()
+        runner.run(asyncio.wait_for(hosting, 60))

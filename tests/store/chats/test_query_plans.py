@@ -1,0 +1,189 @@
+"""What a list reads grows with the page and with the viewer's own chats, not with everybody's: proven on the plans."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.content import search_query
+from rookery.store.chats import chat_list, chat_reads, sent_messages
+from rookery.store.chats.chat_list import Position, Statement
+from tests.store.chats.chat_lists import NOON, Shelf, open_shelf
+
+OTHERS, OWN = 200_000, 20
+FEW = 600  # rows of all tables together: some thirty for each chat of the viewer's, with its child and its messages
+# A kept statement settles on a plan for the arguments it was given, or for any.
+MODES = ("force_custom_plan", "force_generic_plan")
+
+FILL = """
+    INSERT INTO chats (owner_id, status, title, last_model_config_id, updated_at)
+    SELECT ($1::uuid[])[1 + i % cardinality($1)], 'waiting', 'Common words', $2,
+           $3::timestamptz - i * interval '1 second'
+      FROM generate_series(1, $4::int) i
+"""
+FILL_MESSAGES = """
+    INSERT INTO chat_messages (chat_id, revision, role, visibility, content, content_version)
+    SELECT c.id, 1, CASE WHEN n % 2 = 0 THEN 'user' ELSE 'assistant' END, 'both',
+           '[{"type": "text", "text": "common words"}]', 1
+      FROM (SELECT id FROM chats LIMIT 40000) c
+     CROSS JOIN generate_series(1, 2) n
+"""
+INDEX_MESSAGES = """
+    INSERT INTO chat_message_search (message_id, chat_id, tsv)
+    SELECT id, chat_id, to_tsvector('simple', 'common words') FROM chat_messages
+        ON CONFLICT (message_id) DO UPDATE SET tsv = excluded.tsv
+"""
+
+
+@pytest.fixture
+async def shelf(database_url: str) -> AsyncIterator[Shelf]:
+    async with open_shelf(database_url) as shelf:
+        yield shelf
+
+
+async def crowd(shelf: Shelf) -> list[ChatId]:
+    """Ada's few chats among those of forty others. The guards are off: they are not made for so many rows at once."""
+    conn = shelf.world.conn
+    others = [UUID(int=n) for n in range(1, 41)]
+    await conn.executemany("INSERT INTO users (id, username) VALUES ($1, $2)", [(each, each.hex) for each in others])
+    for table in ("chats", "chat_messages"):
+        await conn.execute(f"ALTER TABLE {table} DISABLE TRIGGER USER")
+    await conn.execute(FILL, [*others, shelf.id("bob")], shelf.world.model_id, NOON, OTHERS)
+    await conn.execute(FILL_MESSAGES)
+    for table in ("chats", "chat_messages"):
+        await conn.execute(f"ALTER TABLE {table} ENABLE TRIGGER USER")
+    mine = await shelf.chats(OWN)
+    for chat in mine:
+        await shelf.world.message(chat, "common words", role="user")
+        await shelf.world.message(chat, "common words")
+        await shelf.chat(parent=chat, title="Common words")
+    await shelf.pin(mine[3], mine[7])
+    for chat in await shelf.ids("bob", limit=5):
+        await shelf.share(chat, "ada")
+    await conn.execute(INDEX_MESSAGES)
+    await conn.execute("ANALYZE")
+    return mine
+
+
+QUERIES = [
+    *("", "archived:any", "status:waiting", "has_unread:true", "pinned:true", "title:common", "client:api"),
+    *("active_after:2000-01-01", "source:shared_with_me", "source:created_by_me,shared_with_me", "model:m"),
+]
+SEARCHES = ["common", '"common words" -rare', "-rare", "rare", "common source:created_by_me,shared_with_me"]
+
+
+async def test_what_is_read_does_not_grow_with_other_peoples_chats(shelf: Shelf) -> None:
+    """One test of several claims, because the crowd takes its time to come."""
+    mine = await crowd(shelf)
+
+    await check_lists_of_few_chats(shelf)
+    await check_pages_of_a_long_list(shelf)
+    for mode in MODES:
+        plan = await explained(shelf.world.conn, Statement(chat_reads.FAMILY, (shelf.id("ada"), mine[0])), mode)
+        assert rows_read(plan)["chats"] <= 10, plan
+        assert rows_read(plan)["chat_messages"] <= 10, plan
+
+
+async def check_lists_of_few_chats(shelf: Shelf) -> None:
+    ada = shelf.id("ada")
+    deep = Position(2, NOON - timedelta(minutes=OWN / 2), UUID(int=0))
+    cases = [(q, await built(shelf, "ada", q, at), mode) for q in QUERIES for at in (None, deep) for mode in MODES]
+    cases += [("prompts", Statement(sent_messages.LIST_OF_OWNER, (ada, 500)), mode) for mode in MODES]
+    # Searches are planned each time.
+    cases += [(q, await built(shelf, "ada", q), MODES[0]) for q in SEARCHES]
+    cases += [("found prompts", Statement(sent_messages.LIST_FOUND, (ada, 500, "common")), MODES[0])]
+
+    for q, statement, mode in cases:
+        if statement is None:
+            assert q == "pinned:true"  # all on the first page
+            continue
+        plan = await explained(shelf.world.conn, statement, mode)
+        assert sum(rows_read(plan).values()) <= FEW, (q, mode, rows_read(plan), json.dumps(plan, indent=1))
+
+
+async def check_pages_of_a_long_list(shelf: Shelf) -> None:
+    for hours in (0, 10, 50):
+        statement = await built(shelf, "bob", "", Position(2, NOON - timedelta(hours=hours), UUID(int=0)))
+        assert statement is not None
+        for mode in MODES:
+            plan = await explained(shelf.world.conn, statement, mode)
+            assert "chats_list" in {scan.get("Index Name") for scan in scans(plan)}
+            assert rows_read(plan)["chats"] <= 4 * 51, (hours, mode, plan)
+
+
+async def test_the_number_of_queries_does_not_grow_with_the_page(shelf: Shelf) -> None:
+    for chat in await shelf.chats(8):
+        await shelf.world.message(chat, "common")
+        await shelf.chat(parent=chat)
+    await shelf.sweep()
+    actor = shelf.people["ada"].actor
+
+    for q, limit, queries in (("", 1, 1), ("", 50, 1), ("common", 1, 4), ("common", 50, 4)):
+        conn = Counting(shelf.world.conn)
+        wanted = await chat_list.look_up(conn, search_query.parse(q), actor=actor)  # type: ignore[arg-type]
+        page = await chat_list.list_chats(conn, wanted, actor=actor, limit=limit)  # type: ignore[arg-type]
+
+        assert len(page.items) == min(limit, 8)
+        assert conn.asked == queries
+
+
+class Counting:
+    """A connection that counts what it is asked."""
+
+    def __init__(self, conn: asyncpg.Connection) -> None:
+        self.asked = 0
+        self._conn = conn
+
+    def __getattr__(self, name: str) -> object:
+        self.asked += 1
+        return getattr(self._conn, name)
+
+
+async def built(shelf: Shelf, name: str, q: str, position: Position | None = None) -> Statement | None:
+    actor = shelf.people[name].actor
+    wanted = await chat_list.look_up(shelf.world.conn, search_query.parse(q), actor=actor)
+    return chat_list.build(wanted, viewer_id=actor.id, position=position, limit=50)
+
+
+async def explained(conn: asyncpg.Connection, statement: Statement, mode: str) -> dict[str, Any]:
+    await conn.execute(f"SET plan_cache_mode = {mode}")
+    await conn.execute(f"PREPARE planned AS {statement.sql}")
+    found = await conn.fetchval(
+        f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE planned ({', '.join(map(literal, statement.arguments))})"
+    )
+    await conn.execute("DEALLOCATE planned; RESET plan_cache_mode")
+    plan: dict[str, Any] = json.loads(found)[0]["Plan"]
+    return plan
+
+
+def literal(value: object) -> str:
+    text = "{" + ",".join(value) + "}" if isinstance(value, list) else str(value)
+    return f"'{text}'"
+
+
+def scans(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if "Scan" in node["Node Type"]:
+        yield node
+    for child in node.get("Plans", []):
+        yield from scans(child)
+
+
+def rows_read(plan: dict[str, Any]) -> dict[str, float]:
+    """How many rows of each table were looked at, found or not; of bitmaps, how many the index named."""
+    read = dict.fromkeys(("chats", "chat_messages", "chat_message_search"), 0.0)
+    prefixes = {"chats_": "chats", "messages_": "chat_messages", "search_": "chat_message_search"}
+    for scan in scans(plan):
+        table = scan.get("Relation Name")
+        if scan["Node Type"] == "Bitmap Index Scan":
+            table = next((name for prefix, name in prefixes.items() if scan["Index Name"].startswith(prefix)), None)
+        if table in read:
+            removed = scan.get("Rows Removed by Filter", 0) + scan.get("Rows Removed by Index Recheck", 0)
+            read[table] += (scan["Actual Rows"] + removed) * scan["Actual Loops"]
+    return read

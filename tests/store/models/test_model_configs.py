@@ -1,0 +1,326 @@
+"""Model configs in the database: one default, checked options and prices, soft deletion."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from decimal import Decimal
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+import pytest
+
+from rookery.domain.chat.errors import InvalidInput
+from rookery.domain.chat.messages import Effort
+from rookery.domain.models import options as models_options
+from rookery.domain.models.options import FAMILIES, ModelOptions, ProviderType
+from rookery.store.models import model_configs, providers
+from rookery.store.models.errors import ModelConfigNotFound, ProviderUnavailable
+from rookery.store.models.model_configs import ModelConfigDraft, ModelConfigPatch
+from rookery.store.models.providers import ProviderPatch
+from tests.store.models.rows import RING, Nest, open_nest
+
+
+@pytest.fixture
+async def nest(database_url: str) -> AsyncIterator[Nest]:
+    async with open_nest(database_url) as nest:
+        yield nest
+
+
+async def defaults(nest: Nest) -> list[str]:
+    """The models that are marked as default."""
+    return [row[0] for row in await nest.conn.fetch("SELECT model FROM model_configs WHERE is_default")]
+
+
+async def change(nest: Nest, config: model_configs.ModelConfig, **fields: Any) -> model_configs.ModelConfig:
+    return await model_configs.update_model_config(nest.conn, config.id, patch=ModelConfigPatch(**fields), by=None)
+
+
+async def test_first_config_becomes_the_default_and_a_new_one_replaces_it_only_when_asked(nest: Nest) -> None:
+    provider = await nest.provider()
+
+    await nest.config(provider, "first")
+    await nest.config(provider, "second")
+    assert await defaults(nest) == ["first"]
+
+    await nest.config(provider, "third", is_default=True)
+    assert await defaults(nest) == ["third"]
+
+
+async def test_two_concurrent_first_creates_leave_one_default(nest: Nest) -> None:
+    provider = await nest.provider()
+
+    async def create(number: int) -> None:
+        async with nest.connection() as conn:
+            draft = ModelConfigDraft(provider_id=provider.id, model=f"m{number}", context_limit=1)
+            await model_configs.create_model_config(conn, draft, by=None)
+
+    await asyncio.gather(*(create(number) for number in range(6)))
+
+    assert len(await model_configs.list_model_configs(nest.conn)) == 6
+    assert len(await defaults(nest)) == 1
+
+
+async def test_deleting_the_default_promotes_the_first_usable_one(nest: Nest) -> None:
+    off = await nest.provider()
+    on = await nest.provider()
+    default = await nest.config(on, "default")
+    await nest.config(off, "provider off")
+    await nest.config(on, "disabled", enabled=False)
+    await nest.config(on, "usable")
+    await nest.config(on, "later")
+    await providers.update_provider(nest.conn, off.id, patch=ProviderPatch(enabled=False), ring=RING)
+
+    await model_configs.delete_model_config(nest.conn, default.id, by=None)
+
+    assert await defaults(nest) == ["usable"]
+    with pytest.raises(ModelConfigNotFound):
+        await model_configs.get_model_config(nest.conn, default.id)
+    kept = await model_configs.find_model_config(nest.conn, default.id)
+    assert kept is not None
+    assert kept.deleted
+
+
+@pytest.mark.parametrize("how", [{"is_default": False}, {"enabled": False}], ids=["cleared", "disabled"])
+async def test_clearing_or_disabling_the_default_promotes_another(nest: Nest, how: dict[str, Any]) -> None:
+    provider = await nest.provider()
+    default = await nest.config(provider, "default")
+    await nest.config(provider, "other")
+
+    await change(nest, default, **how)
+
+    assert await defaults(nest) == ["other"]
+
+
+async def test_promotion_takes_any_when_none_is_usable_and_the_last_one_keeps_the_role(nest: Nest) -> None:
+    provider = await nest.provider()
+    default = await nest.config(provider, "default")
+    other = await nest.config(provider, "other", enabled=False)
+
+    await change(nest, default, enabled=False)
+    assert await defaults(nest) == ["other"]
+    await model_configs.delete_model_config(nest.conn, default.id, by=None)
+    await change(nest, other, is_default=False)
+    assert await defaults(nest) == ["other"]
+    await model_configs.delete_model_config(nest.conn, other.id, by=None)
+
+    assert await defaults(nest) == []
+
+
+async def test_disabled_config_cannot_be_made_the_default(nest: Nest) -> None:
+    provider = await nest.provider()
+    await nest.config(provider, "default")
+    disabled = await nest.config(provider, "off", enabled=False)
+
+    with pytest.raises(InvalidInput) as caught:
+        await change(nest, disabled, is_default=True)
+
+    assert caught.value.field == "is_default"
+    assert await defaults(nest) == ["default"]
+
+
+async def test_config_needs_a_provider_that_is_there_and_enabled(nest: Nest) -> None:
+    disabled = await nest.provider(enabled=False)
+
+    for provider_id in (disabled.id, uuid4()):
+        draft = ModelConfigDraft(provider_id=provider_id, model="m", context_limit=1)
+        with pytest.raises(ProviderUnavailable):
+            await model_configs.create_model_config(nest.conn, draft, by=None)
+
+
+async def test_patch_that_leaves_provider_and_model_alone_does_not_check_them_again(nest: Nest) -> None:
+    provider = await nest.provider()
+    config = await nest.config(provider)
+    await providers.update_provider(nest.conn, provider.id, patch=ProviderPatch(enabled=False), ring=RING)
+
+    assert (await change(nest, config, display_name="Still mine")).display_name == "Still mine"
+    with pytest.raises(ProviderUnavailable):
+        await change(nest, config, model="another")
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"model": ""}, "model"),
+        ({"model": " m"}, "model"),
+        ({"model": "a\nb"}, "model"),
+        ({"context_limit": 0}, "context_limit"),
+        ({"compression_threshold": 101}, "compression_threshold"),
+        ({"compression_threshold": -1}, "compression_threshold"),
+        ({"price_input": Decimal(1)}, "price_output"),
+        ({"price_output": Decimal(1)}, "price_input"),
+        ({"price_cache_read": Decimal(1)}, "price_input"),
+        ({"price_input": Decimal(-1), "price_output": Decimal(1)}, "price_input"),
+        ({"price_input": Decimal("NaN"), "price_output": Decimal(1)}, "price_input"),
+        ({"options": {"fallbacks": [str(uuid4())]}}, "options.fallbacks"),
+        ({"options": {"heat": 1}}, "options.heat"),
+        ({"is_default": True, "enabled": False}, "is_default"),
+    ],
+)
+async def test_bad_config_is_refused_by_field(nest: Nest, fields: dict[str, Any], field: str) -> None:
+    provider = await nest.provider()
+
+    with pytest.raises(InvalidInput) as caught:
+        await nest.config(provider, **fields)
+
+    assert caught.value.field == field
+    assert await model_configs.list_model_configs(nest.conn) == []
+
+
+async def test_prices_are_stored_exactly_and_cleared_with_none(nest: Nest) -> None:
+    price = Decimal("0.0375000000001")
+    config = await nest.config(await nest.provider(), price_input=price, price_output=Decimal(15))
+
+    found = await model_configs.get_model_config(nest.conn, config.id)
+    cleared = await change(nest, config, price_input=None, price_output=None)
+
+    assert (found.price_input, found.price_output) == (price, Decimal(15))
+    assert (cleared.price_input, cleared.price_output) == (None, None)
+
+
+@pytest.mark.parametrize("fields", [{"name": "openrouter-eu"}, {"base_url": "https://openrouter.ai/api/v1"}])
+async def test_openrouter_model_at_an_openai_provider_points_to_the_right_type(
+    nest: Nest, fields: dict[str, str]
+) -> None:
+    provider = await nest.provider("openai", **fields)
+
+    with pytest.raises(InvalidInput, match="type openrouter"):
+        await nest.config(provider, "anthropic/claude-sonnet-4.5")
+
+    assert (await nest.config(provider, "gpt-5")).model == "gpt-5"
+
+
+# Options
+
+GOOD: dict[str, Any] = {
+    "max_output_tokens": 1000,
+    "temperature": 0.5,
+    "top_p": 0.9,
+    "top_k": 40,
+    "presence_penalty": -1.5,
+    "frequency_penalty": 1,
+    "reasoning_effort": {"default": "low", "max": "high"},
+    "fallbacks": ["00000000-0000-0000-0000-000000000001"],
+    "capabilities": {"max_output": 5, "efforts": ["low"], "media_types": ["image/*"]},
+    "send_reasoning": False,
+    "thinking": {"budget_tokens": 1024},
+    "thinking_display": "omitted",
+    "disable_parallel_tool_use": True,
+    "cache_ttl": "1h",
+    "context_1m": True,
+    "web_search_enabled": True,
+    "web_search_version": "web_search_20260209",
+    "web_search_max_uses": 3,
+    "web_search_user_location": {"country": "DE"},
+    "web_search_context_size": "low",
+    "allowed_domains": ["example.org"],
+    "blocked_domains": ["example.org"],
+    "use_responses_api": False,
+    "store": True,
+    "reasoning_summary": "detailed",
+    "text_verbosity": "low",
+    "parallel_tool_calls": False,
+    "max_tool_calls": 5,
+    "service_tier": "priority",
+    "prompt_cache_key": "k",
+    "metadata": {"team": "a"},
+    "strict_json_schema": True,
+    "logit_bias": {"50256": -100},
+    "top_logprobs": 5,
+    "prediction": {"type": "content", "content": "x"},
+    "max_tokens_field": "max_completion_tokens",
+    "include_usage": False,
+    "replay_reasoning": "always",
+    "think_tags": True,
+    "extra_body": {"seed": 1},
+    "headers": {"x-team": "a"},
+}
+BAD: dict[str, Any] = {
+    "max_output_tokens": 0,
+    "temperature": 2.1,
+    "top_p": -0.1,
+    "top_k": 0,
+    "presence_penalty": 3,
+    "frequency_penalty": "1",
+    "reasoning_effort": {"default": "low"},
+    "fallbacks": ["x"],
+    "capabilities": {"magic": True},
+    "thinking": {"budget_tokens": 100},
+    "web_search_version": "latest",
+    "web_search_user_location": {"planet": "Mars"},
+    "allowed_domains": ["with space"],
+    "blocked_domains": "example.org",
+    "prompt_cache_key": "",
+    "metadata": {"n": 1},
+    "logit_bias": {"1": 101},
+    "top_logprobs": 21,
+    "prediction": [],
+    "extra_body": {"x": float("nan")},
+    "headers": {"Authorization": "Bearer x"},
+}
+
+
+@pytest.mark.parametrize("name", ModelOptions.__struct_fields__)
+def test_every_option_is_taken_where_it_belongs_and_refused_by_name_elsewhere(name: str) -> None:
+    takers = [type_ for type_ in ProviderType if name in FAMILIES[type_]]
+    assert takers
+
+    for type_ in ProviderType:
+        if type_ in takers:
+            parsed = models_options.parse_model_options(type_, {name: GOOD[name]})
+            stored = models_options.encode(parsed)
+            assert name in msgspec.json.decode(stored)
+            assert models_options.read_model_options(stored) == parsed
+        else:
+            with pytest.raises(InvalidInput) as caught:
+                models_options.parse_model_options(type_, {name: GOOD[name]})
+            assert caught.value.field == f"options.{name}"
+
+
+@pytest.mark.parametrize("name", ModelOptions.__struct_fields__)
+def test_every_option_refuses_a_value_it_cannot_be(name: str) -> None:
+    [type_, *_] = [type_ for type_ in ProviderType if name in FAMILIES[type_]]
+
+    with pytest.raises(InvalidInput) as caught:
+        models_options.parse_model_options(type_, {name: BAD.get(name, "nonsense")})
+
+    assert caught.value.field == f"options.{name}"
+
+
+def test_option_rules_that_span_two_values() -> None:
+    both = {"allowed_domains": ["a.org"], "blocked_domains": ["b.org"]}
+    upside_down = {"reasoning_effort": {"default": "max", "max": "low"}}
+
+    for options, field in ((both, "options.blocked_domains"), (upside_down, "options.reasoning_effort")):
+        with pytest.raises(InvalidInput) as caught:
+            models_options.parse_model_options(ProviderType.ANTHROPIC, options)
+        assert caught.value.field == field
+
+
+async def test_options_come_back_as_they_were_saved(nest: Nest) -> None:
+    provider = await nest.provider()
+    fallback = await nest.config(provider, "fallback")
+    config = await nest.config(
+        provider,
+        options={
+            "fallbacks": [str(fallback.id)],
+            "reasoning_effort": {"default": "low", "max": "high"},
+            "max_output_tokens": 32_000,
+        },
+    )
+
+    renamed = await change(nest, config, display_name="x")
+
+    assert renamed.options.fallbacks == (fallback.id,)
+    assert renamed.options.max_output_tokens == 32_000
+    assert renamed.options.reasoning_effort == models_options.EffortRange(Effort.LOW, Effort.HIGH)
+
+
+async def test_option_of_a_newer_version_does_not_hide_the_rest(nest: Nest) -> None:
+    config = await nest.config(await nest.provider(), options={"top_k": 5})
+    await nest.conn.execute("""UPDATE model_configs SET options = options || '{"future": 1, "temperature": "hot"}'""")
+
+    found = await model_configs.get_model_config(nest.conn, config.id)
+
+    assert (found.options.top_k, found.options.temperature) == (5, None)

@@ -1,0 +1,221 @@
+"""Agents of another machine: asked through a replica there, and what is said when there is none."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from uuid import UUID, uuid4
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from rookery.domain.chat.messages import ChatId
+from rookery.runtime.clock import SystemClock
+from rookery.server.listener import serving
+from rookery.store.workspaces import context
+from rookery.store.workspaces.workspaces import Workspace
+from rookery.stream.relay.dial_tokens import TokenCheck, mint
+from rookery.stream.relay.workspace_agents import AgentGate, AgentPeers
+from rookery.workspaces.agent_client import AgentConn
+from rookery.workspaces.connection import TurnWorkspace
+from rookery.workspaces.directory import StorePlaces
+from rookery.workspaces.drivers.protocol import Connector
+from rookery.workspaces.errors import AgentError, AgentUnreachable, NoConnection, Situation
+from rookery.workspaces.relay import TOKEN_HEADER
+from tests.workspaces.fake_agent import FakeAgent, UnixPath, fake_agent
+from tests.workspaces.workspaces_rig import Yard, open_yard
+
+KEY = b"k" * 32
+THERE = "there"
+
+
+@dataclass
+class Pair:
+    """A workspace on one machine, and a chat that is run on another."""
+
+    yard: Yard
+    agent: FakeAgent
+    workspace: Workspace
+    chat_id: ChatId
+    url: str
+    asker: UUID
+    gate: AgentGate
+    places: StorePlaces
+
+    def turn(self) -> TurnWorkspace:
+        turn = TurnWorkspace(self.chat_id, self.places, clock=SystemClock())
+        turn.bind(self.workspace.id)
+        return turn
+
+    async def conn(self) -> AgentConn:
+        return await self.turn().conn()
+
+    async def move(self, url: str | None) -> None:
+        """Where the replica of that machine says it can be reached."""
+        await self.yard.pool.execute("UPDATE replicas SET relay_url = $2 WHERE host_id = $1", THERE, url)
+
+
+@asynccontextmanager
+async def served(gate: AgentGate) -> AsyncIterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        async with serving(gate, listening):
+            yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+@pytest.fixture
+async def pair(database_url: str) -> AsyncIterator[Pair]:
+    async with AsyncExitStack() as stack:
+        yard = await stack.enter_async_context(open_yard(database_url))
+        there, _ = yard.replica(node=THERE)
+        here, _ = yard.replica(node="here")
+        for each in (there, here):
+            stack.push_async_callback(each.close)
+            await yard.run(each)
+        workspace = await yard.running(there)
+        agent = await stack.enter_async_context(fake_agent(workspace.generation))
+
+        async def find(workspace_id: UUID) -> Connector | None:
+            # The row decides whether there is one; the test says what it answers.
+            return UnixPath(agent.path) if await there.places.find_own(workspace_id) is not None else None
+
+        async def is_live(replica_id: UUID) -> bool:
+            return replica_id == here.parts.replica_id
+
+        check = TokenCheck(KEY, me=there.parts.replica_id, clock=SystemClock(), is_live=is_live)
+        gate = AgentGate(find, check)
+        address = await stack.enter_async_context(served(gate))
+        peers = AgentPeers(here.parts.replica_id, key=KEY, pool=yard.pool, clock=SystemClock(), tls=None)
+        places = StorePlaces(replace(here.parts, peers=peers))
+        stack.push_async_callback(places.close)
+        chat_id = await yard.world.chat(yard.owner)
+        await context.bind(yard.world.conn, chat_id, workspace.id)
+        made = Pair(yard, agent, workspace, chat_id, f"ws://{address}", here.parts.replica_id, gate, places)
+        await made.move(made.url)
+        yield made
+
+
+async def test_tools_of_another_machine_reach_the_agent_with_everything_they_say(pair: Pair) -> None:
+    content, key = bytes(range(256)) * 8192, uuid4()
+
+    async def write(request: web.Request) -> web.StreamResponse:
+        body = {"bytes": len(await request.read()), "created": True}
+        return web.json_response(body, headers={"Idempotent-Replay": "1"})
+
+    pair.agent.answers["/v1/files"] = write
+    pair.agent.answers["/v1/processes/a/b/output"] = refuse
+    conn = await pair.conn()
+
+    written = await conn.write_file("/p/ä b?&.txt", content, key=key)
+    with pytest.raises(AgentError, match="no such process") as refused:
+        await conn.process_output("a/b")
+
+    assert (written.bytes, written.created) == (len(content), True)
+    assert refused.value.status == 404
+    health, put, asked = pair.agent.requests
+    assert health.path == "/v1/health"
+    assert put.query["path"] == "/p/ä b?&.txt"
+    assert put.headers["Idempotency-Key"] == str(key)
+    assert put.headers["X-Rookery-Chat-Id"] == str(pair.chat_id)
+    assert put.headers["X-Rookery-Generation"] == str(pair.workspace.generation)
+    assert put.headers["Authorization"].startswith("Bearer ")
+    assert TOKEN_HEADER not in put.headers  # what replicas tell each other is none of the agent's business
+    assert asked.raw_path.startswith("/v1/processes/a%2Fb/output")
+
+
+async def refuse(request: web.Request) -> web.StreamResponse:
+    return web.json_response({"code": "process_not_found", "message": "There is no such process."}, status=404)
+
+
+async def test_answers_come_as_they_are_sent_and_whoever_leaves_is_missed(pair: Pair) -> None:
+    left = asyncio.Event()
+
+    async def watch(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        try:
+            await response.write(json.dumps({"type": "changes", "repositories": []}).encode() + b"\n")
+            while True:
+                await response.write(b"\n")
+                await asyncio.sleep(0.01)
+        finally:
+            left.set()
+
+    pair.agent.answers["/v1/git/watch"] = watch
+    messages = (await pair.conn()).watch_git(pair.chat_id)
+
+    first = await asyncio.wait_for(anext(messages), 30)
+    await messages.aclose()
+    await pair.places.close()
+
+    assert first.repositories == ()
+    await asyncio.wait_for(left.wait(), 30)
+
+
+async def test_agent_that_does_not_listen_is_no_answer_of_an_agent(pair: Pair) -> None:
+    conn = await pair.conn()
+    pair.agent.path += ".gone"
+
+    with pytest.raises(AgentUnreachable, match="agent cannot be reached"):
+        await conn.health()
+
+
+async def test_machine_that_cannot_be_reached_is_told_apart_from_one_that_is_offline(pair: Pair) -> None:
+    async def situation() -> Situation:
+        with pytest.raises(NoConnection) as error:
+            await pair.conn()
+        return error.value.situation
+
+    found = []
+    for url in (None, "ws://203.0.113.7:1"):  # beyond the machine only encrypted
+        await pair.move(url)
+        found.append(await situation())
+    await pair.yard.pool.execute("DELETE FROM replicas WHERE host_id = $1", THERE)
+    found.append(await situation())
+
+    assert found == [Situation.OUT_OF_REACH, Situation.OUT_OF_REACH, Situation.NODE_OFFLINE]
+
+
+async def test_replica_that_has_moved_is_found_again(pair: Pair) -> None:
+    conn = await pair.conn()
+    async with served(pair.gate) as address:
+        await pair.move("ws://127.0.0.1:1")
+        pool = pair.places._pools.find(pair.workspace.id, pair.workspace.generation)
+        assert pool is not None
+        pool._connector.failed()  # type: ignore[attr-defined]
+        with pytest.raises(AgentUnreachable):
+            await conn.health()
+        await pair.move(f"ws://{address}")
+
+        assert (await conn.health()).generation == pair.workspace.generation
+
+
+async def test_nobody_but_a_replica_gets_through_and_only_to_what_runs_there(pair: Pair) -> None:
+    there = await pair.yard.pool.fetchval("SELECT id FROM replicas WHERE host_id = $1", THERE)
+    base = pair.url.replace("ws://", "http://") + "/internal/v1/agent"
+
+    def token(*, key: bytes = KEY, src: UUID = pair.asker, dst: UUID = there) -> str:
+        return mint(key, src=src, dst=dst, clock=SystemClock())
+
+    async with aiohttp.ClientSession() as session:
+
+        async def ask(token: str, named: object = pair.workspace.id) -> tuple[int, str]:
+            async with session.get(f"{base}/{named}/v1/health", headers={TOKEN_HEADER: token}) as response:
+                return response.status, (await response.json()).get("code", "")
+
+        once = token()
+        strangers = ["", "a.b", token(key=b"x" * 32), token(src=uuid4()), token(dst=uuid4())]
+        refused = [await ask(each) for each in strangers]
+        good, again = await ask(once), await ask(once)
+        nowhere = [await ask(token(), named) for named in ("nonsense", UUID(int=1))]
+        await pair.yard.world.conn.execute("UPDATE workspaces SET node = 'elsewhere'")
+        moved = await ask(token())
+
+    assert set(refused) == {(401, "unauthenticated")}
+    assert (good, again) == ((200, ""), (401, "unauthenticated"))
+    assert [*nowhere, moved] == [(404, "not_running")] * 3
+    assert len(pair.agent.requests) == 1

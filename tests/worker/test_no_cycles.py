@@ -1,0 +1,98 @@
+"""What a finished turn leaves behind is freed at once: nothing of it waits for the garbage collector.
+
+A search through everything keeps the event loop, so it is made rarely. Whatever stands in a circle of references would
+stay in memory until then, with the whole answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from rookery.domain.chat.messages import ChatId
+from rookery.domain.chat.states import Status
+from rookery.live.limits import PartLimits
+from rookery.testing.fake_completions import Answer, FakeCall, FakeCompletions, Style, events
+from rookery.testing.fake_server import Scenario, failure
+from tests import scripted_tools
+from tests.eventually import until
+from tests.worker.worker_rig import House, open_house
+
+WORDS = "one two three four " * 50
+TURNS = 3
+
+
+async def answered(house: House, fake: FakeCompletions) -> ChatId:
+    fake.enqueue(Answer(text=WORDS))
+    return await house.ask()
+
+
+async def with_a_tool(house: House, fake: FakeCompletions) -> ChatId:
+    fake.enqueue(Answer(calls=[FakeCall("look", "{}")]), Answer(text=WORDS))
+    return await house.ask()
+
+
+async def at_the_second_try(house: House, fake: FakeCompletions) -> ChatId:
+    fake.enqueue(failure(429, "Slow down.", retry_after="0"), Answer(text=WORDS))
+    return await house.ask()
+
+
+async def refused(house: House, fake: FakeCompletions) -> ChatId:
+    fake.enqueue(failure(401, "Bad key."))
+    return await house.ask()
+
+
+async def interrupted(house: House, fake: FakeCompletions) -> ChatId:
+    parts = events(Answer(text=WORDS), Style(), model="m")
+    fake.enqueue(Scenario(events=[*parts[:3], asyncio.Event()]))
+    asked = len(fake.requests)
+    chat_id = await house.ask()
+    await until(lambda: len(fake.requests) > asked)
+    await house.interrupt(chat_id)
+    return chat_id
+
+
+@pytest.mark.parametrize("turn", [answered, with_a_tool, at_the_second_try, refused, interrupted])
+async def test_finished_turn_leaves_nothing_to_the_garbage_collector(
+    turn: Callable[[House, FakeCompletions], Awaitable[ChatId]], database_url: str
+) -> None:
+    fake = FakeCompletions()
+    tools = [scripted_tools.echo("look")]
+    async with fake.listening() as url, open_house(database_url, server=url, tools=tools) as house:
+        await finish(house, await turn(house, fake))
+        with found_garbage() as found:
+            for _ in range(TURNS):
+                await finish(house, await turn(house, fake))
+
+    assert found == {}
+
+
+async def finish(house: House, chat_id: ChatId) -> None:
+    """Wait until nobody is at work on the chat, and nobody keeps its preview."""
+    await house.until_status(chat_id, Status.WAITING, Status.ERROR)
+    await house.worker.wait_idle()
+    house.worker.buffer._limits = PartLimits(episode_retention_seconds=0)
+    house.worker.buffer.sweep()
+
+
+@contextmanager
+def found_garbage() -> Iterator[Counter[str]]:
+    """What of ours was made meanwhile and can be found by the collector only, by type."""
+    found: Counter[str] = Counter()
+    gc.collect()
+    gc.disable()
+    try:
+        yield found
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        kinds = [f"{type(each).__module__}.{type(each).__name__}" for each in gc.garbage]
+        found.update(kind for kind in kinds if kind.startswith("rookery.") and not kind.startswith("rookery.testing."))
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()

@@ -1,0 +1,477 @@
+"""A whole worker, or several, over a real database, with models that read from scripts and tools made for tests.
+
+Everything is real but the model and the tools: machine, notifier, leases, runners, tasks, part buffer. With `server`
+the model is real as well, and what it talks to is a fake provider on a socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+from uuid import UUID, uuid4
+
+import asyncpg
+import msgspec
+
+from rookery.domain.chat import parts
+from rookery.domain.chat.chat import Chat, LastError
+from rookery.domain.chat.messages import ChatId, Message, NewMessage, NewQueuedMessage, Role
+from rookery.domain.chat.parts import Part, Reasoning, Text, ToolCall, ToolResult
+from rookery.domain.chat.retry_policy import RetryPolicy
+from rookery.domain.chat.states import Status
+from rookery.domain.chat.system_blocks import Mode
+from rookery.domain.chat.transitions import BusyBehavior
+from rookery.domain.models.options import ProviderType
+from rookery.llm.scripted import Say, Script, Scripts, Step
+from rookery.llm.types import Call
+from rookery.loop.config import LoopConfig
+from rookery.loop.tool import Tool
+from rookery.models.connect import Connector, default_scripts
+from rookery.models.directory import Directory
+from rookery.models.secrets import KeyRing, new_key
+from rookery.runtime.clock import Clock, SystemClock
+from rookery.runtime.secret_str import SecretStr
+from rookery.store import machine
+from rookery.store.chats import messages
+from rookery.store.chats.step_reads import Step as LoadedStep
+from rookery.store.db.pool import Connection, Database, DatabaseConfig
+from rookery.store.db.pubsub import Bus, Listener, Notifier
+from rookery.store.machine import ChatSpec, Machine
+from rookery.store.models import model_configs, providers
+from rookery.store.models.model_configs import ModelConfigDraft, ModelConfigPatch
+from rookery.store.models.providers import ProviderDraft
+from rookery.store.settings import settings
+from rookery.testing import FakeClock
+from rookery.tools.step_tools import PlainToolbox, Toolbox, TurnTools
+from rookery.worker.config import WorkerConfig
+from rookery.worker.worker import Worker, WorkerParts
+from tests.eventually import until
+
+LABEL = "Work is done"
+# What a provider that wants a key is given.
+KEY = "sk-house"
+RING = KeyRing.parse(new_key("house"))
+# Steps that fail are tried again at once; how long the waits are is for the tests of waits.
+AT_ONCE = RetryPolicy(first_delay=RetryPolicy().first_delay / 1000, max_delay=RetryPolicy().first_delay / 1000)
+# Where time jumps: what beats by itself must not find minutes gone between two answers of the database.
+LONG = 1e9
+STILL = WorkerConfig(
+    acquire_interval_seconds=LONG,
+    acquire_delay_per_runner_seconds=0.0,
+    heartbeat_interval_seconds=LONG,
+    self_fence_seconds=LONG,
+    sync_interval_seconds=LONG,
+    database_seconds=LONG,
+    capacity_interval_seconds=LONG,
+    archive_interval_seconds=LONG,
+    search_interval_seconds=LONG,
+    disabled_interval_seconds=LONG,
+)
+
+
+@dataclass(kw_only=True)
+class Replica:
+    """One worker with everything of its own, as in a process of its own."""
+
+    id: UUID
+    bus: Bus
+    notifier: Notifier
+    worker: Worker
+    connector: Connector
+    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+
+@dataclass(kw_only=True)
+class House:
+    """A deployment. `script` is what the model says; tests replace it before they send. `calls` are what it was asked.
+
+    Titles and labels are made by another model, so that the script only sees turns and summaries.
+    """
+
+    database: Database
+    machine: Machine
+    user: UUID
+    model: UUID
+    quick: UUID
+    scripts: Scripts
+    clock: Clock
+    open_replica: Callable[[], Awaitable[Replica]]
+    script: Script = ()
+    calls: list[Call] = field(default_factory=list)
+    replicas: list[Replica] = field(default_factory=list)
+
+    @property
+    def worker(self) -> Worker:
+        return self.replicas[0].worker
+
+    async def crash(self) -> None:
+        """The first replica dies: its work stops where it is, its row is gone, nothing is let go of."""
+        replica = self.replicas.pop(0)
+        replica.worker.stop_acquiring()
+        replica.worker.manager.fence_off()
+        async with self.database.api.acquire() as conn:
+            await conn.execute("DELETE FROM replicas WHERE id = $1", replica.id)
+
+    async def add_replica(self) -> Replica:
+        replica = await self.open_replica()
+        self.replicas.append(replica)
+        self.machine = Machine(self.database.api, replica.notifier)
+        return replica
+
+    # Acting
+
+    async def ask(self, words: str = "hello", **fields: object) -> ChatId:
+        """A new chat that begins with these words."""
+        defaults: dict[str, object] = {
+            "owner_id": self.user,
+            "title": "A chat",
+            "model_config_id": self.model,
+            "messages": (NewMessage(role=Role.USER, content=(Text(words),), created_by=self.user),),
+            "client_type": "ui",
+        }
+        spec = ChatSpec(**{**defaults, **fields})  # type: ignore[arg-type]
+        return (await self.machine.bundle(lambda bundle: machine.create_chat(bundle, spec))).chat.id
+
+    async def add_user(self) -> UUID:
+        found: UUID = await self.sql("INSERT INTO users (username) VALUES ($1) RETURNING id", f"u{uuid4().hex[:12]}")
+        return found
+
+    async def send(self, chat_id: ChatId, words: str, busy: BusyBehavior = BusyBehavior.QUEUE) -> None:
+        message = NewQueuedMessage(content=(Text(words),), created_by=self.user)
+        await self.machine.chat(chat_id).update(lambda tx: machine.send_message(tx, message, busy))
+
+    async def interrupt(self, chat_id: ChatId) -> None:
+        await self.machine.chat(chat_id).update(machine.interrupt)
+
+    async def edit(self, chat_id: ChatId, message: Message, words: str) -> None:
+        await self.machine.chat(chat_id).update(
+            lambda tx: machine.edit_message(tx, message.id, content=(Text(words),), edited_by=self.user)
+        )
+
+    async def compact(self, chat_id: ChatId) -> None:
+        async def request(tx: machine.Tx) -> None:
+            await machine.request_compaction(tx)
+            await machine.require_compactable(tx)
+
+        await self.machine.chat(chat_id).update(request)
+
+    async def retry(self, chat_id: ChatId) -> None:
+        await self.machine.chat(chat_id).update(machine.retry_turn)
+
+    async def set(self, key: str, value: object) -> None:
+        """Change a runtime setting, as administrators do."""
+        async with self.database.api.acquire() as conn:
+            await settings.write_setting(conn, key, value=value)
+        self.forget()
+
+    async def summarise_with(self, model_config_id: UUID) -> None:
+        """Summaries are made by another model than the chat's."""
+        named = {"title_generation": self.quick, "compaction": model_config_id}
+        await self.set("models", {key: {"mode": "model", "model_config_id": str(each)} for key, each in named.items()})
+
+    async def fall_back_to(self, name: str) -> None:
+        """Another scripted model stands in when the chat's own does not answer."""
+        async with self.database.api.acquire() as conn:
+            draft = ProviderDraft(type=ProviderType.SCRIPTED, name=_name("other"))
+            other = await _model(conn, draft, name, context_limit=100_000)
+            patch = ModelConfigPatch(options={"fallbacks": [str(other.id)]})
+            await model_configs.update_model_config(conn, self.model, patch=patch, by=None)
+        self.forget()
+
+    def forget(self) -> None:
+        """Config is read anew by the next step."""
+        for replica in self.replicas:
+            replica.worker._parts.directory.invalidate()
+
+    async def sql(self, statement: str, *arguments: object) -> Any:
+        async with self.database.api.acquire() as conn:
+            return await conn.fetchval(statement, *arguments)
+
+    # Looking
+
+    async def chat(self, chat_id: ChatId) -> Chat:
+        async def row(view: machine.View) -> Chat:
+            return view.chat
+
+        return await self.machine.chat(chat_id).read(row)
+
+    async def until_status(self, chat_id: ChatId, *statuses: Status) -> Chat:
+        async def reached() -> bool:
+            return (await self.chat(chat_id)).status in statuses
+
+        await until(reached)
+        return await self.chat(chat_id)
+
+    async def rested(self, chat_id: ChatId) -> Chat:
+        """Wait for the end of the turn, whatever it is."""
+        return await self.until_status(chat_id, Status.WAITING, Status.ERROR)
+
+    async def error(self, chat_id: ChatId) -> LastError:
+        """Wait for the turn to fail; why it did."""
+        chat = await self.rested(chat_id)
+        assert chat.status == Status.ERROR, await self.story(chat_id)
+        assert chat.last_error is not None
+        return msgspec.json.decode(chat.last_error, type=LastError)
+
+    async def messages(self, chat_id: ChatId) -> list[Message]:
+        async with self.database.api.acquire() as conn:
+            return list((await messages.list_oldest(conn, chat_id, limit=200)).messages)
+
+    async def story(self, chat_id: ChatId) -> list[tuple[str, str]]:
+        """The visible messages as (role, kind and text of the parts), for tests to compare."""
+        return [(str(message.role), _words(message.parts())) for message in await self.messages(chat_id)]
+
+    async def results(self, chat_id: ChatId) -> list[Any]:
+        """What the tools gave, as JSON, in order."""
+        return [
+            parts.json_value(part.result)
+            for message in await self.messages(chat_id)
+            for part in message.parts()
+            if isinstance(part, ToolResult) and isinstance(part.result, msgspec.Raw)
+        ]
+
+    async def rows(self, chat_id: ChatId, columns: str) -> list[tuple[object, ...]]:
+        """Columns of all rows of the chat, hidden and deleted ones too."""
+        async with self.database.api.acquire() as conn:
+            records = await conn.fetch(f"SELECT {columns} FROM chat_messages WHERE chat_id = $1 ORDER BY id", chat_id)
+        return [tuple(record) for record in records]
+
+    async def usage(self, chat_id: ChatId, columns: str = "purpose, status") -> list[tuple[object, ...]]:
+        """The ledger of the chat's turns and summaries, once all effects are through."""
+        for replica in self.replicas:
+            await replica.worker._inflight.wait_idle()
+        async with self.database.api.acquire() as conn:
+            records = await conn.fetch(
+                f"SELECT {columns} FROM model_usage"
+                " WHERE chat_id = $1 AND purpose IN ('turn', 'compaction') ORDER BY id",
+                chat_id,
+            )
+        return [tuple(record) for record in records]
+
+
+class GatedToolbox:
+    """Lets each step prepare only when the test says so; `waiting` is set while one waits."""
+
+    def __init__(self, *tools: Tool) -> None:
+        self._inner = PlainToolbox(tools)
+        self.waiting = asyncio.Event()
+        self._let_go = asyncio.Semaphore(0)
+
+    def let_go(self, steps: int = 1) -> None:
+        for _ in range(steps):
+            self._let_go.release()
+
+    async def open(self, step: LoadedStep, *, mode: Mode, stack: AsyncExitStack) -> TurnTools:
+        self.waiting.set()
+        await self._let_go.acquire()
+        self.waiting.clear()
+        return await self._inner.open(step, mode=mode, stack=stack)
+
+
+def in_turn(*scripts: Sequence[Step]) -> Script:
+    """Each call gets the next script; the last one serves all that follow."""
+    left = list(scripts)
+
+    def script(call: Call) -> Sequence[Step]:
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    return script
+
+
+def _words(content: Sequence[Part]) -> str:
+    said = []
+    for part in content:
+        match part:
+            case Text(text=text):
+                said.append(text)
+            case Reasoning(text=text):
+                said.append(f"({text})")
+            case ToolCall(tool_name=name):
+                said.append(f"{name}!")
+            case ToolResult(tool_name=name, is_error=is_error):
+                said.append(f"{name}={'error' if is_error else 'ok'}")
+            case _:
+                said.append(type(part).__name__)
+    return " ".join(said)
+
+
+@asynccontextmanager
+async def open_house(
+    database_url: str,
+    *,
+    script: Script = (),
+    tools: Sequence[Tool] = (),
+    toolbox: Toolbox | None = None,
+    server: str | None = None,
+    workers: int = 1,
+    clock: Clock | None = None,
+    config: WorkerConfig | None = None,
+    loop: LoopConfig | None = None,
+    retry: RetryPolicy = AT_ONCE,
+    max_steps: int = 1200,
+    max_output_tokens: int = 32_000,
+    context_limit: int = 100_000,
+    options: Mapping[str, object] = {},
+    threshold: int = 70,
+    provider: ProviderType = ProviderType.OPENAI_COMPAT,
+    model_name: str = "test",
+) -> AsyncIterator[House]:
+    clock = clock or SystemClock()
+    async with AsyncExitStack() as stack:
+        database = await stack.enter_async_context(await Database.connect(DatabaseConfig(database_url)))
+
+        async def open_replica() -> Replica:
+            replica = await _open_replica(
+                house,
+                toolbox or PlainToolbox(tools),
+                config=config or (STILL if isinstance(clock, FakeClock) else WorkerConfig()),
+                loop=loop or LoopConfig(),
+                retry=retry,
+                max_steps=max_steps,
+                max_output_tokens=max_output_tokens,
+            )
+            stack.push_async_callback(_closed, replica, house.clock)
+            return replica
+
+        async with database.api.acquire() as conn:
+            user = await conn.fetchval("INSERT INTO users (username) VALUES ($1) RETURNING id", f"u{uuid4().hex[:12]}")
+            quick = await _model(
+                conn, ProviderDraft(type=ProviderType.SCRIPTED, name=_name("quick")), "quick", context_limit=100_000
+            )
+            draft = ProviderDraft(type=ProviderType.SCRIPTED, name=_name("acme"), display_name="Acme")
+            if server is not None:
+                draft = ProviderDraft(
+                    type=provider,
+                    name=_name("acme"),
+                    display_name="Acme",
+                    base_url=server if provider is ProviderType.ANTHROPIC else f"{server}/v1",
+                    api_key=None if provider is ProviderType.OPENAI_COMPAT else SecretStr(KEY),
+                )
+            model = await _model(
+                conn,
+                draft,
+                model_name,
+                context_limit=context_limit,
+                options=options,
+                compression_threshold=threshold,
+            )
+            override = {"mode": "model", "model_config_id": str(quick.id)}
+            await settings.write_setting(conn, "models", value={"title_generation": override})
+        scripts = default_scripts()
+        house = House(
+            database=database,
+            machine=Machine(database.api, _Nobody()),
+            user=user,
+            model=model.id,
+            quick=quick.id,
+            scripts=scripts,
+            clock=clock,
+            open_replica=open_replica,
+            script=script,
+        )
+
+        def play(call: Call) -> Sequence[Step]:
+            house.calls.append(call)
+            return house.script(call) if callable(house.script) else house.script
+
+        stack.enter_context(scripts.registered("test", play))
+        stack.enter_context(scripts.registered("quick", (Say(f'{{"label": "{LABEL}"}}'),)))
+        for _ in range(workers):
+            await house.add_replica()
+        yield house
+
+
+def _name(kind: str) -> str:
+    """Unique, so that one database can have several houses, one after the other."""
+    return f"{kind}-{uuid4().hex[:8]}"
+
+
+async def _model(conn: Connection, provider: ProviderDraft, name: str, **fields: Any) -> model_configs.ModelConfig:
+    created = await providers.create_provider(conn, provider, ring=RING)
+    draft = ModelConfigDraft(provider_id=created.id, model=name, **fields)
+    return await model_configs.create_model_config(conn, draft, by=None)
+
+
+class _Nobody:
+    def publish(self, hints: object) -> None:
+        return
+
+
+async def _open_replica(
+    house: House,
+    toolbox: Toolbox,
+    *,
+    config: WorkerConfig,
+    loop: LoopConfig,
+    retry: RetryPolicy,
+    max_steps: int,
+    max_output_tokens: int,
+) -> Replica:
+    database, clock = house.database, house.clock
+    worker_id, bus = uuid4(), Bus()
+    notifier = Notifier(database.worker, bus)
+    listener = Listener(lambda: database.dedicated("listen"), bus, clock=SystemClock(), rng=Random(1))
+    directory = Directory(database.worker, ring=RING, environ={}, clock=clock)
+    connector = Connector(scripts=house.scripts, clock=clock, tokens_per_second=0)
+    async with database.worker.acquire() as conn:
+        await _appear(conn, worker_id)
+    worker = Worker(
+        WorkerParts(
+            worker_id=worker_id,
+            machine=Machine(database.worker, notifier),
+            pool=database.worker,
+            connect=database.dedicated,
+            bus=bus,
+            publisher=notifier,
+            directory=directory,
+            connector=connector,
+            toolbox=toolbox,
+            clock=clock,
+            rng=Random(1),
+            config=config,
+            loop=loop,
+            retry=retry,
+            max_steps=max_steps,
+            max_output_tokens=max_output_tokens,
+        )
+    )
+    replica = Replica(id=worker_id, bus=bus, notifier=notifier, worker=worker, connector=connector)
+    loops = [asyncio.create_task(run()) for run in (listener.run, notifier.run, worker.run)]
+
+    async def stop() -> None:
+        for task in loops:
+            task.cancel()
+        for ended in await asyncio.gather(*loops, return_exceptions=True):
+            assert ended is None or isinstance(ended, asyncio.CancelledError), ended
+
+    replica.stack.push_async_callback(directory.close)
+    replica.stack.push_async_callback(connector.close)
+    replica.stack.push_async_callback(stop)
+    replica.stack.push_async_callback(notifier.close)
+    replica.stack.push_async_callback(worker.close)
+    await listener.wait_connected()
+    return replica
+
+
+async def _closed(replica: Replica, clock: Clock) -> None:
+    """Close what is left. Time has to pass for that, also where it stands still."""
+    closing = asyncio.ensure_future(replica.stack.aclose())
+    async with asyncio.timeout(20):
+        while not closing.done():
+            await asyncio.wait({closing}, timeout=0.02)
+            if isinstance(clock, FakeClock):
+                await clock.advance(1.0)
+    await closing
+
+
+async def _appear(conn: asyncpg.pool.PoolConnectionProxy[asyncpg.Record], worker_id: UUID) -> None:
+    """The row that tells peers that this replica lives; without one its leases do not count."""
+    await conn.execute(
+        "INSERT INTO replicas (id, host_id, hostname, pid, version, schema_version)"
+        " VALUES ($1, 'test', 'test', 1, 'test', 1)",
+        worker_id,
+    )

@@ -1,0 +1,259 @@
+"""The sockets of workspaces: who serves them, how many connections they take, and what is left of them."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from rookery.workspaces.drivers.launcher import process_identity
+from rookery.workspaces.drivers.workspace_directory import Layout
+from rookery.workspaces.egress.byte_relay import Wire
+from rookery.workspaces.egress.policy import Policies, Policy
+from rookery.workspaces.egress.sockets import ALWAYS, Doors
+from tests.eventually import until
+from tests.workspaces.egress.outside_servers import HERE, Names, Outside, outside
+from tests.workspaces.egress.test_proxy import everything
+
+WORKSPACE = "0a1b"
+
+
+class Machine:
+    """A data directory with a workspace whose sandbox is, for all that the launcher has written, this very process."""
+
+    def __init__(self, data_dir: Path, out: Outside) -> None:
+        self.data_dir = data_dir
+        self.out = out
+        self.names = Names()
+        self.names.set("listed.test", [HERE])
+        self.place = Layout.of(data_dir, WORKSPACE)
+        self.place.directory.mkdir(parents=True, mode=0o700)
+        self.replicas: list[Doors] = []
+
+    def replica(self, **settings: Any) -> Doors:
+        made = Doors(self.data_dir, self.names.guard(), **settings)
+        self.replicas.append(made)
+        return made
+
+    def start(self, *hosts: str) -> None:
+        self.replicas[0].allow(WORKSPACE, Policy(1, hosts))
+        record = {"workspace_id": WORKSPACE, "generation": 1, "pid": os.getpid(), "boot_id": process_identity.boot_id()}
+        self.place.record.write_text(json.dumps({**record, "pid_start": process_identity.start_of(os.getpid())}))
+
+    async def connect(self) -> Wire:
+        handle = os.open(self.place.egress_socket, os.O_PATH)
+        try:
+            return Wire(*await asyncio.open_unix_connection(f"/proc/self/fd/{handle}"))
+        finally:
+            os.close(handle)
+
+    async def ask(self, request: str) -> str:
+        client = await self.connect()
+        try:
+            await client.write(request.encode())
+            return (await everything(client)).decode()
+        finally:
+            client.drop()
+
+    async def close(self) -> None:
+        for doors in self.replicas:
+            await doors.close()
+
+
+@pytest.fixture
+async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
+    async with outside(tmp_path) as out:
+        made = Machine(tmp_path / "data", out)
+        try:
+            yield made
+        finally:
+            await made.close()
+
+
+async def test_one_replica_serves_and_another_follows(machine: Machine) -> None:
+    first, second = machine.replica(), machine.replica()
+    machine.start("listed.test")
+
+    served = [await first.serve(WORKSPACE), await second.serve(WORKSPACE), await first.serve(WORKSPACE)]
+    await first.close()
+    left = machine.place.egress_socket.exists()
+    await second.keep()
+
+    assert served == [True, False, True]
+    assert not left
+    assert not await first.serve(WORKSPACE)
+    assert "403" in await machine.ask("GET http://other.test/ HTTP/1.1\r\n\r\n")
+    assert second.stats.requests == {"not_listed": 1}
+
+
+async def test_workspace_without_a_policy_is_not_served(machine: Machine) -> None:
+    doors = machine.replica()
+
+    assert not await doors.serve(WORKSPACE)
+    await doors.keep()
+
+    assert not machine.place.egress.exists()
+
+
+async def test_list_that_is_gone_lets_nothing_through(machine: Machine) -> None:
+    doors = machine.replica()
+    port = await machine.out.web()
+    machine.start(f"listed.test:{port}")
+    await doors.serve(WORKSPACE)
+
+    Policies(machine.data_dir / "egress").remove(WORKSPACE)
+
+    assert "503 The workspace has to be started again" in await machine.ask(
+        f"GET http://listed.test:{port}/ HTTP/1.1\r\n\r\n"
+    )
+    assert machine.out.heard == []
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"generation": 1}', '{"generation": 1, "hosts": "x"}'])
+async def test_list_that_cannot_be_read_lets_nothing_through(machine: Machine, content: str) -> None:
+    doors = machine.replica()
+    machine.start("listed.test")
+    await doors.serve(WORKSPACE)
+
+    (machine.data_dir / "egress" / f"{WORKSPACE}.json").write_text(content)
+
+    assert "503 " in await machine.ask("GET http://listed.test/ HTTP/1.1\r\n\r\n")
+
+
+async def test_list_of_a_workspace_whose_directory_is_gone_goes_too(machine: Machine) -> None:
+    doors = machine.replica()
+    Policies(machine.data_dir / "egress").write("gone", Policy(1, ("listed.test",)))
+
+    await doors.keep()
+
+    assert list((machine.data_dir / "egress").iterdir()) == []
+
+
+async def test_strange_files_beside_the_lists_disturb_nobody(machine: Machine) -> None:
+    doors = machine.replica()
+    machine.start("listed.test")
+    for name in ("not an id.json", "...json", "-.json", "x.txt"):
+        (machine.data_dir / "egress" / name).write_text("{}")
+    (machine.data_dir / "egress" / "folder.json").mkdir()
+    (machine.data_dir / "workspaces" / "folder").mkdir()
+
+    await doors.keep()
+
+    assert machine.place.egress_socket.exists()
+
+
+async def test_lock_of_a_replica_that_is_cut_short_is_freed_in_the_end(machine: Machine) -> None:
+    first, second = machine.replica(), machine.replica()
+    machine.start("listed.test")
+    await first.serve(WORKSPACE)
+    client = await machine.connect()
+    await until(lambda: first.stats.connections == 1)
+
+    leaving = asyncio.create_task(first.shut(WORKSPACE))
+    await until(lambda: Policies(machine.data_dir / "egress").find(WORKSPACE) is None)
+    leaving.cancel()
+    await asyncio.wait({leaving})
+    await first.close()
+    machine.start("listed.test")
+
+    assert await second.serve(WORKSPACE)
+    client.drop()
+
+
+async def test_connections_beyond_the_bound_are_answered(machine: Machine) -> None:
+    doors = machine.replica(max_per_workspace=2, max_in_all=10)
+    machine.start("listed.test")
+    await doors.serve(WORKSPACE)
+    held = [await machine.connect() for _ in range(2)]
+    await until(lambda: doors.stats.connections == 2)
+
+    refused = await machine.ask("GET http://listed.test/ HTTP/1.1\r\n\r\n")
+    held[0].drop()
+    await until(lambda: doors.stats.connections == 1)
+    allowed = await machine.ask("GET http://other.test/ HTTP/1.1\r\n\r\n")
+    held[1].drop()
+
+    assert "503 Too many connections" in refused
+    assert "may have 2 connections at once" in refused
+    assert "403 " in allowed
+    assert doors.stats.requests == {"too_many": 1, "not_listed": 1}
+
+
+async def test_full_replica_has_room_for_a_few_of_every_workspace(machine: Machine) -> None:
+    doors = machine.replica(max_per_workspace=20, max_in_all=1)
+    machine.start("listed.test")
+    await doors.serve(WORKSPACE)
+    held = [await machine.connect() for _ in range(ALWAYS - 1)]
+    await until(lambda: doors.stats.connections == ALWAYS - 1)
+
+    few = await machine.ask("GET http://other.test/ HTTP/1.1\r\n\r\n")
+    await until(lambda: doors.stats.connections == ALWAYS - 1)
+    held.append(await machine.connect())
+    await until(lambda: doors.stats.connections == ALWAYS)
+    many = await machine.ask("GET http://other.test/ HTTP/1.1\r\n\r\n")
+    for each in held:
+        each.drop()
+
+    assert "403 " in few
+    assert "The server has too many connections of workspaces" in many
+
+
+async def test_storm_of_connections_waits_at_the_door(machine: Machine) -> None:
+    doors = machine.replica(max_per_workspace=2)
+    machine.start("listed.test")
+    await doors.serve(WORKSPACE)
+
+    answers = await asyncio.gather(*(machine.ask("GET http://other.test/ HTTP/1.1\r\n\r\n") for _ in range(60)))
+
+    assert {answer.split(" ")[1] for answer in answers} <= {"403", "503"}
+    await until(lambda: doors.stats.connections == 0)
+
+
+async def test_nothing_is_left_after_many_connections(machine: Machine) -> None:
+    doors = machine.replica()
+    port = await machine.out.web()
+    machine.start(f"listed.test:{port}")
+    await doors.serve(WORKSPACE)
+    request = f"GET http://listed.test:{port}/ HTTP/1.1\r\n\r\n"
+    await machine.ask(request)
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd")), len(asyncio.all_tasks())
+
+    for _ in range(100):
+        await machine.ask(request)
+        await (await machine.connect()).close(1)
+    await until(lambda: doors.stats.connections == 0 and machine.out.open == 0)
+    gc.collect()
+
+    await until(lambda: len(asyncio.all_tasks()) <= before[1])
+    assert len(os.listdir("/proc/self/fd")) <= before[0]
+
+
+def test_servers_event_loop_serves_as_well(tmp_path: Path) -> None:
+    """Servers run on uvloop, tests usually do not."""
+
+    async def look() -> tuple[str, str]:
+        async with outside(tmp_path) as out:
+            machine = Machine(tmp_path / "data", out)
+            doors = machine.replica()
+            port = await out.web("#" * 3_000_000)
+            machine.start(f"listed.test:{port}")
+            await doors.serve(WORKSPACE)
+            plain = await machine.ask(f"GET http://listed.test:{port}/ HTTP/1.1\r\n\r\n")
+            tunnel = await machine.ask(f"CONNECT listed.test:{port} HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\nA: b\r\n\r\n")
+            await machine.close()
+            return plain, tunnel
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        plain, tunnel = runner.run(look())
+
+    assert plain.count("#") == 3_000_000
+    assert tunnel.startswith("HTTP/1.1 200 Connection established\r\n\r\nHTTP/1.1 200 OK")
+    assert tunnel.count("#") == 3_000_000
