@@ -52,7 +52,7 @@ from rookery.store.models.providers import ProviderDraft
 from rookery.store.settings import chats as settings_chats
 from rookery.store.settings import settings
 from rookery.tools.step_tools import PlainToolbox
-from rookery.worker.worker import Worker, WorkerParts
+from rookery.worker.worker import Worker, WorkerServices
 
 # Multiples of it, taken modulo one, lie evenly spread however many there are.
 GOLDEN = 0.618034
@@ -182,7 +182,7 @@ class Announced:
 
 
 @dataclass(kw_only=True)
-class House:
+class WorkerRig:
     """One replica at work."""
 
     database: Database
@@ -279,7 +279,7 @@ class House:
 
 
 @asynccontextmanager
-async def open_house(base: str, database: Database, session: aiohttp.ClientSession) -> AsyncIterator[House]:
+async def open_house(base: str, database: Database, session: aiohttp.ClientSession) -> AsyncIterator[WorkerRig]:
     clock, bus, worker_id = SystemClock(), Bus(), uuid4()
     ring = KeyRing([("bench", bytes(32))])
     notifier = Notifier(database.worker, bus)
@@ -306,7 +306,7 @@ async def open_house(base: str, database: Database, session: aiohttp.ClientSessi
             )
             made[wire] = (await providers.create_provider(conn, draft, ring=ring)).id
     worker = Worker(
-        WorkerParts(
+        WorkerServices(
             worker_id=worker_id,
             machine=Machine(database.worker, announced, clock=clock),
             pool=database.worker,
@@ -320,7 +320,7 @@ async def open_house(base: str, database: Database, session: aiohttp.ClientSessi
             rng=Random(1),
         )
     )
-    house = House(
+    rig = WorkerRig(
         database=database,
         machine=Machine(database.api, announced),
         worker=worker,
@@ -344,7 +344,7 @@ async def open_house(base: str, database: Database, session: aiohttp.ClientSessi
     try:
         await listener.wait_connected()
         garbage.leave_start_alone()  # as `rookery serve` does
-        yield house
+        yield rig
     finally:
         await worker.close()
         await notifier.close()
@@ -361,10 +361,10 @@ async def open_house(base: str, database: Database, session: aiohttp.ClientSessi
 class Floor:
     """Reads answers with aiohttp, a split at blank lines and one typed decode per event, and counts characters."""
 
-    def __init__(self, wire: str, house: House) -> None:
+    def __init__(self, wire: str, rig: WorkerRig) -> None:
         self._reader = FloorReader(wire)
-        self._url = house.base + PATHS[wire].removeprefix("/v1")
-        self._session = house.session
+        self._url = rig.base + PATHS[wire].removeprefix("/v1")
+        self._session = rig.session
         self.chars = 0
 
     async def read(self, model: str) -> None:

@@ -82,7 +82,7 @@ class Clients:
 
 
 @dataclass(kw_only=True)
-class House:
+class ReplicaRig:
     """One replica at work, which may leave the chats to another (`owner` is its process id then)."""
 
     replica: Replica
@@ -231,7 +231,7 @@ class FloorApplication:
 
 
 @asynccontextmanager
-async def open_house(folder: Path, url: str, base: str, *, with_owner: bool = False) -> AsyncIterator[House]:
+async def open_house(folder: Path, url: str, base: str, *, with_owner: bool = False) -> AsyncIterator[ReplicaRig]:
     """`with_owner`: chats are driven by a replica in another process, and this one only serves clients."""
     config = settings_for(folder, url)
     async with AsyncExitStack() as stack:
@@ -245,7 +245,7 @@ async def open_house(folder: Path, url: str, base: str, *, with_owner: bool = Fa
         owner = await stack.enter_async_context(_owner(folder, url)) if with_owner else None
         people, made = await _prepare(database, base)
         garbage.leave_start_alone()  # as `rookery serve` does
-        yield House(
+        yield ReplicaRig(
             replica=replica,
             url=f"http://127.0.0.1:{public}",
             floor_url=f"ws://127.0.0.1:{floor}",

@@ -29,7 +29,7 @@ import uvloop
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks._agent_house import Floor, House, open_house, serving
+from benchmarks._agent_house import Floor, WorkerRig, open_house, serving
 from benchmarks.token_decode import WIRES, WORD
 
 from rookery.domain.chat.messages import NewMessage, Role
@@ -90,12 +90,12 @@ async def lag_watched() -> AsyncIterator[Lag]:
         task.cancel()
 
 
-async def bare_ms(house: House) -> float:
+async def bare_ms(rig: WorkerRig) -> float:
     """What BEGIN, one UPDATE of one row and COMMIT take now: how fast this machine is at the moment."""
     took = []
     for _ in range(20):
         started = time.monotonic()
-        async with house.database.api.acquire() as conn, conn.transaction():
+        async with rig.database.api.acquire() as conn, conn.transaction():
             await conn.execute("UPDATE bench_row SET n = n + 1")
         took.append((time.monotonic() - started) * 1000)
     return statistics.median(took)
@@ -114,27 +114,27 @@ async def window(count: Callable[[], int], seconds: float) -> float:
     return cpu / (count() - words) * 1e6
 
 
-async def paced(house: House, wire: str, *, answers: int, seconds: float) -> tuple[float, float]:
+async def paced(rig: WorkerRig, wire: str, *, answers: int, seconds: float) -> tuple[float, float]:
     """(floor, ours): CPU us per token in the middle of the answers."""
     tokens = int((seconds + 0.8) * PACE)
-    floor = Floor(wire, house)
+    floor = Floor(wire, rig)
     reads = [asyncio.create_task(floor.read(f"{tokens}@{PACE:g}@0")) for _ in range(answers)]
     await asyncio.sleep(0.3)
     least = await window(lambda: floor.chars // len(WORD), seconds)
     await asyncio.gather(*reads)
-    owner, model = await house.user(), await house.model(wire, tokens, pace=PACE)
-    keys = await asyncio.gather(*(house.start(owner, model) for _ in range(answers)))
-    await asyncio.gather(*(house.first_part(key) for key in keys))
+    owner, model = await rig.user(), await rig.model(wire, tokens, pace=PACE)
+    keys = await asyncio.gather(*(rig.start(owner, model) for _ in range(answers)))
+    await asyncio.gather(*(rig.first_part(key) for key in keys))
     await asyncio.sleep(0.1)
-    ours = await window(lambda: house.words(keys), seconds)
-    await house.rest(keys)
+    ours = await window(lambda: rig.words(keys), seconds)
+    await rig.rest(keys)
     return least, ours
 
 
-async def burst(house: House, wire: str, *, answers: int, tokens: int) -> tuple[float, float]:
+async def burst(rig: WorkerRig, wire: str, *, answers: int, tokens: int) -> tuple[float, float]:
     """(floor, ours): what a long answer costs more than one of a single token, by the token."""
-    owner = await house.user()
-    floor = Floor(wire, house)
+    owner = await rig.user()
+    floor = Floor(wire, rig)
 
     async def read(length: int) -> float:
         cpu = time.process_time()
@@ -142,10 +142,10 @@ async def burst(house: House, wire: str, *, answers: int, tokens: int) -> tuple[
         return time.process_time() - cpu
 
     async def answer(length: int) -> float:
-        model = await house.model(wire, length, pace=0)
+        model = await rig.model(wire, length, pace=0)
         cpu = time.process_time()
-        keys = await asyncio.gather(*(house.start(owner, model) for _ in range(answers)))
-        await house.rest(keys)
+        keys = await asyncio.gather(*(rig.start(owner, model) for _ in range(answers)))
+        await rig.rest(keys)
         return time.process_time() - cpu
 
     await answer(1)
@@ -164,37 +164,37 @@ class Steps:
     block_ms: float
 
 
-async def tool_steps(house: House, chat_id: UUID, *, owner: UUID, calls: int) -> Steps:
+async def tool_steps(rig: WorkerRig, chat_id: UUID, *, owner: UUID, calls: int) -> Steps:
     """One turn of so many model calls that each call the tool."""
-    model = await house.model("completions", 5, pace=0, calls=calls)
+    model = await rig.model("completions", 5, pace=0, calls=calls)
     # Once to load and cache the history; what a first step costs is measured as a first token.
-    await house.rest([await house.say(chat_id, owner, model)])
-    await house.requests()
+    await rig.rest([await rig.say(chat_id, owner, model)])
+    await rig.requests()
     async with lag_watched() as lag:
         cpu = time.process_time()
-        await house.rest([await house.say(chat_id, owner, model)])
+        await rig.rest([await rig.say(chat_id, owner, model)])
         cpu = time.process_time() - cpu
-    commits = sorted(house.announced.at[str(chat_id)].values())
-    asked = sorted(arrived for name, arrived, _ in await house.requests() if name == str(chat_id))
+    commits = sorted(rig.announced.at[str(chat_id)].values())
+    asked = sorted(arrived for name, arrived, _ in await rig.requests() if name == str(chat_id))
     gaps = [(arrived - max(at for at in commits if at < arrived)) * 1000 for arrived in asked[1:]]
     assert len(gaps) == calls, "some steps are missing"
     return Steps(statistics.median(gaps), cpu / calls * 1000, max(lag.late_ms), max(lag.busy_ms))
 
 
-async def first_tokens(house: House, chats: Sequence[UUID], *, owner: UUID, rounds: int) -> list[float]:
+async def first_tokens(rig: WorkerRig, chats: Sequence[UUID], *, owner: UUID, rounds: int) -> list[float]:
     """Milliseconds from sending a message to the first part of the answer, without the provider's own time."""
-    model = await house.model("completions", 3, pace=0)
-    await house.requests()
+    model = await rig.model("completions", 3, pace=0)
+    await rig.requests()
     seen: list[tuple[str, float, float]] = []
     for _ in range(rounds):
         for chat_id in chats:
             sent = time.monotonic()
-            key = await house.say(chat_id, owner, model)
-            seen.append((str(chat_id), sent, await house.first_part(key)))
-            await house.rest([key])
+            key = await rig.say(chat_id, owner, model)
+            seen.append((str(chat_id), sent, await rig.first_part(key)))
+            await rig.rest([key])
             # Nobody answers at once: sent into the end of the last turn, a message would wait for its row locks.
             await asyncio.sleep(0.05)
-    return added(seen, await house.requests())
+    return added(seen, await rig.requests())
 
 
 def added(seen: Sequence[tuple[str, float, float]], requests: Sequence[tuple[str, float, float]]) -> list[float]:
@@ -206,10 +206,10 @@ def added(seen: Sequence[tuple[str, float, float]], requests: Sequence[tuple[str
     return found
 
 
-async def make_chat(house: House, owner: UUID, messages: int) -> UUID:
+async def make_chat(rig: WorkerRig, owner: UUID, messages: int) -> UUID:
     """A chat at rest with a history of so many rows. In one transaction: the worker must not see it run."""
     message = NewMessage(role=Role.USER, content=(Text("hello"),), created_by=owner)
-    model = await house.model("completions", 1, pace=0)
+    model = await rig.model("completions", 1, pace=0)
     spec = ChatSpec(owner_id=owner, title="bench", model_config_id=model, messages=(message,))
 
     async def make(bundle: machine.Bundle) -> UUID:
@@ -219,39 +219,39 @@ async def make_chat(house: House, owner: UUID, messages: int) -> UUID:
         await machine.finish_turn(tx)
         return tx.chat.id
 
-    return await house.machine.bundle(make)
+    return await rig.machine.bundle(make)
 
 
-async def crowd(house: House, *, chats: int, seconds: float) -> tuple[list[float], float]:
+async def crowd(rig: WorkerRig, *, chats: int, seconds: float) -> tuple[list[float], float]:
     """How late the loop is while so many chats stream, and what each of them takes in memory, in KiB."""
-    owner = await house.user()
-    model = await house.model("completions", int((seconds + 3) * STREAM_PACE), pace=STREAM_PACE)
+    owner = await rig.user()
+    model = await rig.model("completions", int((seconds + 3) * STREAM_PACE), pace=STREAM_PACE)
     before = resident_kib()
-    keys = await asyncio.gather(*(house.start(owner, model) for _ in range(chats)))
-    await asyncio.gather(*(house.first_part(key) for key in keys))
+    keys = await asyncio.gather(*(rig.start(owner, model) for _ in range(chats)))
+    await asyncio.gather(*(rig.first_part(key) for key in keys))
     async with lag_watched() as lag:
         await asyncio.sleep(seconds)
     taken = (resident_kib() - before) / chats
-    await house.rest(keys)
+    await rig.rest(keys)
     return lag.late_ms, taken
 
 
-async def kept_by_turns(house: House, turns: int) -> float:
+async def kept_by_turns(rig: WorkerRig, turns: int) -> float:
     """What stays of a finished turn, in KiB, once its chat is so long at rest that no cache keeps it."""
-    owner = await house.user()
-    model = await house.model("completions", KEPT_TOKENS, pace=0)
+    owner = await rig.user()
+    model = await rig.model("completions", KEPT_TOKENS, pace=0)
 
     async def run_turns(count: int) -> int:
         for first in range(0, count, 20):
-            await house.rest(await asyncio.gather(*(house.start(owner, model) for _ in range(min(20, count - first)))))
-        await house.worker.wait_idle()
-        house.announced.at.clear()
+            await rig.rest(await asyncio.gather(*(rig.start(owner, model) for _ in range(min(20, count - first)))))
+        await rig.worker.wait_idle()
+        rig.announced.at.clear()
         # As if its age had come for everything that is kept.
-        for cache in house.worker.caches:
+        for cache in rig.worker.caches:
             cache.max_age_seconds = 0
-        house.worker.memory.sweep()
-        house.worker.buffer._limits = replace(house.worker.buffer._limits, episode_retention_seconds=0)
-        house.worker.buffer.sweep()
+        rig.worker.memory.sweep()
+        rig.worker.buffer._limits = replace(rig.worker.buffer._limits, episode_retention_seconds=0)
+        rig.worker.buffer.sweep()
         trim_heap()
         return resident_kib()
 
@@ -265,26 +265,28 @@ def resident_kib() -> int:
     return pages * 4
 
 
-async def crowded_first_tokens(house: House, *, rounds: int, chats: int, tries: int) -> tuple[list[float], list[float]]:
+async def crowded_first_tokens(
+    rig: WorkerRig, *, rounds: int, chats: int, tries: int
+) -> tuple[list[float], list[float]]:
     """An owner's first tokens, in ms: alone, and while another owner starts many chats and then has them all at work,
     or as many as there are slots for one owner, with the rest of them waiting."""
-    quiet, busy = await house.user(), await house.user()
+    quiet, busy = await rig.user(), await rig.user()
     # Slowly: what streams cost each other is measured with crowds, and this is about slots.
-    long = await house.model("completions", int(SLOW_PACE * 300), pace=SLOW_PACE)
-    short = await house.model("completions", 3, pace=0)
+    long = await rig.model("completions", int(SLOW_PACE * 300), pace=SLOW_PACE)
+    short = await rig.model("completions", 3, pace=0)
     most = min(chats, ROOTS - ROOTS // 4)
 
     connections = asyncio.Semaphore(4)  # of a client that is in a hurry; more would measure the pool of connections
 
     async def start() -> EpisodeKey:
         async with connections:
-            return await house.start(busy, long)
+            return await rig.start(busy, long)
 
     async def first() -> float:
         sent = time.monotonic()
-        key = await house.start(quiet, short)
-        found = (await house.first_part(key) - sent) * 1000
-        await house.rest([key])
+        key = await rig.start(quiet, short)
+        found = (await rig.first_part(key) - sent) * 1000
+        await rig.rest([key])
         return found
 
     alone, behind = [], []
@@ -294,11 +296,11 @@ async def crowded_first_tokens(house: House, *, rounds: int, chats: int, tries: 
         await started[chats // 2]
         behind.append(await first())
         keys = await asyncio.gather(*started)
-        while len(house.worker.manager) < most:  # noqa: ASYNC110 - nothing tells
+        while len(rig.worker.manager) < most:  # noqa: ASYNC110 - nothing tells
             await asyncio.sleep(0.01)
         behind += [await first() for _ in range(tries - 1)]
-        assert len(house.worker.manager) >= most, "the others are through"
-        await house.stop(keys)
+        assert len(rig.worker.manager) >= most, "the others are through"
+        await rig.stop(keys)
     return alone, behind
 
 
@@ -320,35 +322,35 @@ async def run(url: str, *, quick: bool, only: str | None) -> int:
         serving() as base,
         aiohttp.ClientSession() as session,
         await Database.connect(DatabaseConfig(url)) as database,
-        open_house(base, database, session) as house,
+        open_house(base, database, session) as rig,
     ):
         for name, measure in MEASURES.items():
             if only in (None, name):
-                await measure(house, claims, quick=quick)
+                await measure(rig, claims, quick=quick)
     print(f"\n{json.dumps(claims)}")
     return 0 if all(each["ok"] for each in claims.values()) else 1
 
 
-async def measure_memory(house: House, claims: dict[str, dict[str, object]], *, quick: bool) -> None:
-    ages = [cache.max_age_seconds for cache in house.worker.caches]
-    limits = house.worker.buffer._limits
-    kept = await kept_by_turns(house, 300 if quick else 2000)
-    for cache, age in zip(house.worker.caches, ages, strict=True):
+async def measure_memory(rig: WorkerRig, claims: dict[str, dict[str, object]], *, quick: bool) -> None:
+    ages = [cache.max_age_seconds for cache in rig.worker.caches]
+    limits = rig.worker.buffer._limits
+    kept = await kept_by_turns(rig, 300 if quick else 2000)
+    for cache, age in zip(rig.worker.caches, ages, strict=True):
         cache.max_age_seconds = age
-    house.worker.buffer._limits = limits
+    rig.worker.buffer._limits = limits
     print(f"\nmemory that stays of a finished turn: {kept:.1f} KiB")
     claims["memory kept for each finished turn, KiB"] = claim(kept, KEPT_BUDGET_KIB)
 
 
-async def measure_tokens(house: House, claims: dict[str, dict[str, object]], *, quick: bool) -> None:
+async def measure_tokens(rig: WorkerRig, claims: dict[str, dict[str, object]], *, quick: bool) -> None:
     answers, seconds, rounds = (20, 1.0, 1) if quick else (10, 4.0, 3)
     tokens, burst_rounds = (3000, 3) if quick else (10_000, 5)
     kinds: dict[str, tuple[Callable[[str], Awaitable[tuple[float, float]]], int, float]] = {
-        "paced": (lambda wire: paced(house, wire, answers=answers, seconds=seconds), rounds, PACED_BUDGET),
-        "burst": (lambda wire: burst(house, wire, answers=4, tokens=tokens), burst_rounds, BURST_BUDGET),
+        "paced": (lambda wire: paced(rig, wire, answers=answers, seconds=seconds), rounds, PACED_BUDGET),
+        "burst": (lambda wire: burst(rig, wire, answers=4, tokens=tokens), burst_rounds, BURST_BUDGET),
     }
     if not quick:
-        crowded = (lambda wire: paced(house, wire, answers=100, seconds=seconds), rounds, PACED_BUDGET)
+        crowded = (lambda wire: paced(rig, wire, answers=100, seconds=seconds), rounds, PACED_BUDGET)
         kinds["paced, 100 answers"] = crowded
     for kind, (measure, times, budget) in kinds.items():
         print(f"\n{kind}: CPU us per token, from socket to part buffer")
@@ -360,19 +362,19 @@ async def measure_tokens(house: House, claims: dict[str, dict[str, object]], *, 
             claims[f"{wire}, {kind}: over floor"] = claim(statistics.median(ratios), budget)
 
 
-async def measure_steps(house: House, claims: dict[str, dict[str, object]], *, quick: bool) -> None:
-    owner = await house.user()
+async def measure_steps(rig: WorkerRig, claims: dict[str, dict[str, object]], *, quick: bool) -> None:
+    owner = await rig.user()
     short_cpu = 0.0
     for length in (SHORT, LONG):
-        chats = [await make_chat(house, owner, length) for _ in range(1 if quick else 3)]
+        chats = [await make_chat(rig, owner, length) for _ in range(1 if quick else 3)]
         calls = 20 if length == SHORT or not quick else 10
-        steps = [await tool_steps(house, chat_id, owner=owner, calls=calls) for chat_id in chats]
+        steps = [await tool_steps(rig, chat_id, owner=owner, calls=calls) for chat_id in chats]
         gap, cpu, late, block = (
             statistics.median(getattr(step, name) for step in steps)
             for name in ("gap_ms", "cpu_ms", "late_ms", "block_ms")
         )
-        firsts = await first_tokens(house, chats, owner=owner, rounds=10 if length == SHORT or not quick else 3)
-        print(f"\n{length} messages (a bare transaction takes {await bare_ms(house):.1f} ms now):")
+        firsts = await first_tokens(rig, chats, owner=owner, rounds=10 if length == SHORT or not quick else 3)
+        print(f"\n{length} messages (a bare transaction takes {await bare_ms(rig):.1f} ms now):")
         print(
             f"  committed tool step to next request, p50 {gap:.1f} ms; a model call with its tool call {cpu:.1f} ms CPU"
         )
@@ -386,40 +388,40 @@ async def measure_steps(house: House, claims: dict[str, dict[str, object]], *, q
             claims[f"CPU of a step, {LONG} messages over {SHORT}"] = claim(cpu / short_cpu, LENGTH_BUDGET)
 
 
-async def measure_crowds(house: House, claims: dict[str, dict[str, object]], *, quick: bool) -> None:
-    owner = await house.user()
-    resting = [await make_chat(house, owner, SHORT) for _ in range(4)]
+async def measure_crowds(rig: WorkerRig, claims: dict[str, dict[str, object]], *, quick: bool) -> None:
+    owner = await rig.user()
+    resting = [await make_chat(rig, owner, SHORT) for _ in range(4)]
     rounds, seconds = (6, 1.5) if quick else (50, 10.0)
-    model = await house.model("completions", int(STREAM_PACE * 120), pace=STREAM_PACE)
-    others = await house.user()
-    keys = await asyncio.gather(*(house.start(others, model) for _ in range(100)))
-    await asyncio.gather(*(house.first_part(key) for key in keys))
-    firsts = await first_tokens(house, resting, owner=owner, rounds=rounds)
-    assert all(house.worker.buffer.get_parts(key) for key in keys), "the others are through"
-    await house.stop(keys)
-    print(f"\na bare transaction takes {await bare_ms(house):.1f} ms now")
+    model = await rig.model("completions", int(STREAM_PACE * 120), pace=STREAM_PACE)
+    others = await rig.user()
+    keys = await asyncio.gather(*(rig.start(others, model) for _ in range(100)))
+    await asyncio.gather(*(rig.first_part(key) for key in keys))
+    firsts = await first_tokens(rig, resting, owner=owner, rounds=rounds)
+    assert all(rig.worker.buffer.get_parts(key) for key in keys), "the others are through"
+    await rig.stop(keys)
+    print(f"\na bare transaction takes {await bare_ms(rig):.1f} ms now")
     print(f"added to the first token with 100 chats at {STREAM_PACE:g} tokens/s: {spread(firsts)}")
     claims["added to first token, 100 chats running, p50 ms"] = claim(percentile(firsts, 50), FIRST_P50_MS)
     claims["added to first token, 100 chats running, p99 ms"] = claim(percentile(firsts, 99), FIRST_P99_MS)
 
-    late, taken = await crowd(house, chats=200, seconds=seconds)
+    late, taken = await crowd(rig, chats=200, seconds=seconds)
     print(f"\n200 chats at {STREAM_PACE:g} tokens/s: loop late by {spread(late)}; {taken:.0f} KiB for each chat")
     claims["200 chats streaming: loop lag p99, ms"] = claim(percentile(late, 99), LAG_BUDGET_MS)
     claims["200 chats streaming: memory for each, KiB"] = claim(taken, MEMORY_BUDGET_KIB)
 
 
-async def measure_owners(house: House, claims: dict[str, dict[str, object]], *, quick: bool) -> None:
+async def measure_owners(rig: WorkerRig, claims: dict[str, dict[str, object]], *, quick: bool) -> None:
     """With limited slots, as they are by default."""
-    await house.limit(ROOTS)
+    await rig.limit(ROOTS)
     for chats in (40, 400):
         rounds, tries = (1, 4) if quick else (2, 10)
-        alone, behind = await crowded_first_tokens(house, rounds=rounds, chats=chats, tries=tries)
+        alone, behind = await crowded_first_tokens(rig, rounds=rounds, chats=chats, tries=tries)
         print(f"\nfirst token of an owner alone: {spread(alone)}; beside {chats} chats of another: {spread(behind)}")
         delays = [each - statistics.median(alone) for each in behind]
         within = sum(delay <= CROWD_BUDGET_MS for delay in delays)
         print(f"  {within} of {len(delays)} are at most {CROWD_BUDGET_MS:g} ms later")
         claims[f"first token delayed by another owner's {chats} chats, worst, ms"] = claim(max(delays), CROWD_BUDGET_MS)
-    await house.limit(0)
+    await rig.limit(0)
 
 
 MEASURES = {

@@ -25,7 +25,7 @@ import uvloop
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks._agent_house import serving
-from benchmarks._stream_house import House, open_house, resident_kib
+from benchmarks._stream_house import ReplicaRig, open_house, resident_kib
 from benchmarks.token_decode import PATHS
 
 from rookery.store.db import migrate
@@ -59,64 +59,64 @@ def spread(values: Sequence[float]) -> str:
     return f"p50 {percentile(values, 50):.1f} ms, p99 {percentile(values, 99):.1f} ms, worst {max(values):.1f} ms"
 
 
-async def window(house: House, seconds: float) -> float:
+async def window(rig: ReplicaRig, seconds: float) -> float:
     """CPU us per token that reached a client between two looks, while everything streams."""
-    words, cpu = await house.clients.words(), house.cpu()
+    words, cpu = await rig.clients.words(), rig.cpu()
     await asyncio.sleep(seconds)
-    cpu = house.cpu() - cpu
-    return cpu / max(1, await house.clients.words() - words) * 1e6
+    cpu = rig.cpu() - cpu
+    return cpu / max(1, await rig.clients.words() - words) * 1e6
 
 
-async def floor_paced(house: House, *, answers: int, seconds: float) -> float:
+async def floor_paced(rig: ReplicaRig, *, answers: int, seconds: float) -> float:
     model = f"{int((seconds + 2) * PACE)}@{PACE:g}@0"
-    streams = [(f"{house.floor_url}/{WIRE}/{model}", "")] * answers
-    await house.clients.ask(do="open", streams=streams, wait=False)
+    streams = [(f"{rig.floor_url}/{WIRE}/{model}", "")] * answers
+    await rig.clients.ask(do="open", streams=streams, wait=False)
     await asyncio.sleep(0.5)
-    found = await window(house, seconds)
-    await house.clients.ask(do="close")
+    found = await window(rig, seconds)
+    await rig.clients.ask(do="close")
     return found
 
 
-async def ours_paced(house: House, *, answers: int, seconds: float, viewers: int = 1) -> float:
+async def ours_paced(rig: ReplicaRig, *, answers: int, seconds: float, viewers: int = 1) -> float:
     """Per token and viewer."""
-    model = await house.model(WIRE, int((seconds + 4 + answers / 50) * PACE), pace=PACE)
-    chats = await house.start(model, answers)
-    await house.watch(chats, viewers=viewers)
+    model = await rig.model(WIRE, int((seconds + 4 + answers / 50) * PACE), pace=PACE)
+    chats = await rig.start(model, answers)
+    await rig.watch(chats, viewers=viewers)
     await asyncio.sleep(0.5)
-    found = await window(house, seconds)
-    await house.clients.ask(do="close")
-    await house.stop(chats)
+    found = await window(rig, seconds)
+    await rig.clients.ask(do="close")
+    await rig.stop(chats)
     return found
 
 
-async def floor_burst(house: House, *, answers: int, tokens: int) -> float:
+async def floor_burst(rig: ReplicaRig, *, answers: int, tokens: int) -> float:
     """CPU us per token of answers that come as fast as they can: what a long one costs more than a single token."""
 
     async def read(length: int) -> float:
-        cpu = house.cpu()
-        streams = [(f"{house.floor_url}/{WIRE}/{length}@0@0", "")] * answers
-        await house.clients.ask(do="open", streams=streams, wait=False)
-        await until(house, answers * length)
-        cpu = house.cpu() - cpu
-        await house.clients.ask(do="close")
+        cpu = rig.cpu()
+        streams = [(f"{rig.floor_url}/{WIRE}/{length}@0@0", "")] * answers
+        await rig.clients.ask(do="open", streams=streams, wait=False)
+        await until(rig, answers * length)
+        cpu = rig.cpu() - cpu
+        await rig.clients.ask(do="close")
         return cpu
 
     return (await read(tokens) - await read(1)) / answers / (tokens - 1) * 1e6
 
 
-async def ours_burst(house: House, *, answers: int, tokens: int, is_first: bool) -> float:
+async def ours_burst(rig: ReplicaRig, *, answers: int, tokens: int, is_first: bool) -> float:
     """The streams are open before the answers begin, as a client's are that sends a message."""
-    chats = await house.start(await house.model(WIRE, 1, pace=0), answers)
-    await house.rest(chats)
+    chats = await rig.start(await rig.model(WIRE, 1, pace=0), answers)
+    await rig.rest(chats)
 
     async def answer(length: int) -> float:
-        model = await house.model(WIRE, length, pace=0)
-        await house.watch(chats)
-        cpu = house.cpu()
-        await send_all(house, chats, model)
-        await house.rest(chats)
-        cpu = house.cpu() - cpu
-        await house.clients.ask(do="close")
+        model = await rig.model(WIRE, length, pace=0)
+        await rig.watch(chats)
+        cpu = rig.cpu()
+        await send_all(rig, chats, model)
+        await rig.rest(chats)
+        cpu = rig.cpu() - cpu
+        await rig.clients.ask(do="close")
         return cpu
 
     if is_first:
@@ -124,76 +124,76 @@ async def ours_burst(house: House, *, answers: int, tokens: int, is_first: bool)
     return (await answer(tokens) - await answer(1)) / answers / (tokens - 1) * 1e6
 
 
-async def send_all(house: House, chats: Sequence[UUID], model: UUID) -> None:
+async def send_all(rig: ReplicaRig, chats: Sequence[UUID], model: UUID) -> None:
     body = {"content": [{"type": "text", "text": "And now?"}], "model_config_id": str(model)}
 
     async def send(chat: UUID) -> None:
-        headers = {"Authorization": f"Bearer {house.token(chat)}"}
-        async with house.session.post(f"{house.url}/api/v1/chats/{chat}/messages", json=body, headers=headers) as sent:
+        headers = {"Authorization": f"Bearer {rig.token(chat)}"}
+        async with rig.session.post(f"{rig.url}/api/v1/chats/{chat}/messages", json=body, headers=headers) as sent:
             assert sent.status == 200, await sent.text()
 
     await asyncio.gather(*map(send, chats))
 
 
-async def until(house: House, words: int) -> None:
+async def until(rig: ReplicaRig, words: int) -> None:
     """Wait until the clients have as many words. Parts that were merged away by a commit never come as parts."""
     before = -1
-    while (seen := await house.clients.words()) < words and seen != before:
+    while (seen := await rig.clients.words()) < words and seen != before:
         before = seen
         await asyncio.sleep(0.3)
 
 
-async def first_tokens(house: House, *, running: int, rounds: int) -> tuple[list[float], list[float]]:
+async def first_tokens(rig: ReplicaRig, *, running: int, rounds: int) -> tuple[list[float], list[float]]:
     """Milliseconds from sending a message to its first live part at the client; and, in the same process at the same
     time, from asking the provider itself to its first token."""
-    chats = [await house.rested(SHORT) for _ in range(4)]
-    long = await house.model(WIRE, int(STREAM_PACE * 120), pace=STREAM_PACE)
-    others = await house.start(long, running)
-    await house.watch(others)
+    chats = [await rig.rested(SHORT) for _ in range(4)]
+    long = await rig.model(WIRE, int(STREAM_PACE * 120), pace=STREAM_PACE)
+    others = await rig.start(long, running)
+    await rig.watch(others)
     await asyncio.sleep(1.0 if rounds < 10 else 2.0)  # the start of so many at once is over
-    short = str(await house.model(WIRE, 3, pace=0))
-    sends = [(str(chat), short, house.token(chat)) for _ in range(rounds) for chat in chats]
-    asked = {"url": house.url, "provider": house.base + PATHS[WIRE].removeprefix("/v1"), "model": "3@0@0"}
-    await house.clients.ask(do="first", sends=sends[: len(chats)], **asked)  # to load and cache histories
-    found = await house.clients.ask(do="first", sends=sends, **asked)
-    await house.clients.ask(do="close")
-    await house.stop(others)
+    short = str(await rig.model(WIRE, 3, pace=0))
+    sends = [(str(chat), short, rig.token(chat)) for _ in range(rounds) for chat in chats]
+    asked = {"url": rig.url, "provider": rig.base + PATHS[WIRE].removeprefix("/v1"), "model": "3@0@0"}
+    await rig.clients.ask(do="first", sends=sends[: len(chats)], **asked)  # to load and cache histories
+    found = await rig.clients.ask(do="first", sends=sends, **asked)
+    await rig.clients.ask(do="close")
+    await rig.stop(others)
     return found["seen"], found["own"]
 
 
-async def idle(house: House, *, streams: int, seconds: float) -> tuple[float, float]:
+async def idle(rig: ReplicaRig, *, streams: int, seconds: float) -> tuple[float, float]:
     """(KiB, CPU us a second) that a stream takes on which nothing happens."""
-    chats = [await house.rested(SHORT) for _ in range(50)]
-    await house.watch(chats[:1])  # what is made once is not counted
+    chats = [await rig.rested(SHORT) for _ in range(50)]
+    await rig.watch(chats[:1])  # what is made once is not counted
     before = resident_kib()
-    await house.watch(chats, viewers=streams // len(chats))
+    await rig.watch(chats, viewers=streams // len(chats))
     taken = (resident_kib() - before) / streams
-    cpu = house.cpu()
+    cpu = rig.cpu()
     await asyncio.sleep(seconds)
-    spent = (house.cpu() - cpu) / seconds / streams * 1e6
-    await house.clients.ask(do="close")
+    spent = (rig.cpu() - cpu) / seconds / streams * 1e6
+    await rig.clients.ask(do="close")
     return taken, spent
 
 
-async def openings(house: House, *, rounds: int) -> tuple[float, float, float]:
+async def openings(rig: ReplicaRig, *, rounds: int) -> tuple[float, float, float]:
     """Milliseconds to open a chat until it is synced: short, long with as many messages shown, long with a window."""
-    short, long = await house.rested(SHORT), await house.rested(LONG)
+    short, long = await rig.rested(SHORT), await rig.rested(LONG)
     found: dict[str, list[float]] = {"short": [], "long": [], "window": []}
     for _ in range(rounds):
-        found["short"] += await house.watch([short], tail=SHORT)
-        found["long"] += await house.watch([long], tail=SHORT)
-        found["window"] += await house.watch([long], tail=200)
-        await house.clients.ask(do="close")
+        found["short"] += await rig.watch([short], tail=SHORT)
+        found["long"] += await rig.watch([long], tail=SHORT)
+        found["window"] += await rig.watch([long], tail=200)
+        await rig.clients.ask(do="close")
     return statistics.median(found["short"]), statistics.median(found["long"]), statistics.median(found["window"])
 
 
-async def measure(house: House, claims: Claims, *, quick: bool) -> None:
+async def measure(rig: ReplicaRig, claims: Claims, *, quick: bool) -> None:
     seconds, rounds = (0.8, 2) if quick else (5.0, 5)
     for answers in (10, 100):
         pairs = []
         for _ in range(1 if quick and answers == 100 else rounds):
-            least = await floor_paced(house, answers=answers, seconds=seconds)
-            pairs.append((least, await ours_paced(house, answers=answers, seconds=seconds)))
+            least = await floor_paced(rig, answers=answers, seconds=seconds)
+            pairs.append((least, await ours_paced(rig, answers=answers, seconds=seconds)))
         ratio = statistics.median(ours / least for least, ours in pairs)
         shown = ", ".join(f"{least:.0f} -> {ours:.0f}" for least, ours in pairs)
         print(f"paced, {answers:3} answers: {ratio:.2f}x  (CPU us per token, floor -> ours: {shown})")
@@ -203,19 +203,19 @@ async def measure(house: House, claims: Claims, *, quick: bool) -> None:
     # by itself, because neighbouring rounds of a burst have no more in common than others.
     for number in range(3 if quick else rounds):
         tokens = 1000 if quick else 2000
-        least = await floor_burst(house, answers=20, tokens=tokens)
-        pairs.append((least, await ours_burst(house, answers=20, tokens=tokens, is_first=number == 0)))
+        least = await floor_burst(rig, answers=20, tokens=tokens)
+        pairs.append((least, await ours_burst(rig, answers=20, tokens=tokens, is_first=number == 0)))
     ratio = statistics.median(ours for _, ours in pairs) / statistics.median(least for least, _ in pairs)
     shown = ", ".join(f"{least:.0f} -> {ours:.0f}" for least, ours in pairs)
     print(f"burst,  20 answers: {ratio:.2f}x  (CPU us per token, floor -> ours: {shown})")
     claims["burst, 20 answers: over floor"] = claim(ratio, BURST_BUDGET)
     for viewers in (1, 100) if quick else (1, 10, 100):
-        each = await ours_paced(house, answers=1, seconds=seconds / 2 if quick else seconds, viewers=viewers)
+        each = await ours_paced(rig, answers=1, seconds=seconds / 2 if quick else seconds, viewers=viewers)
         print(f"one chat, {viewers:3} viewers: {each:.1f} us per token and viewer")
 
 
-async def measure_waits(house: House, claims: Claims, *, quick: bool) -> None:
-    seen, own = await first_tokens(house, running=100, rounds=5 if quick else 50)
+async def measure_waits(rig: ReplicaRig, claims: Claims, *, quick: bool) -> None:
+    seen, own = await first_tokens(rig, running=100, rounds=5 if quick else 50)
     usual = statistics.median(own)
     firsts = [each - usual for each in seen]
     print(f"added to the first token at the client, 100 chats at {STREAM_PACE:g} tokens/s: {spread(firsts)}")
@@ -223,20 +223,20 @@ async def measure_waits(house: House, claims: Claims, *, quick: bool) -> None:
     claims["added to first token, 100 chats running, p50 ms"] = claim(percentile(firsts, 50), FIRST_P50_MS)
     claims["added to first token, 100 chats running, p99 ms"] = claim(percentile(firsts, 99), FIRST_P99_MS)
     streams = 500 if quick else 5000
-    taken, spent = await idle(house, streams=streams, seconds=1.0 if quick else 20.0)
+    taken, spent = await idle(rig, streams=streams, seconds=1.0 if quick else 20.0)
     print(f"{streams} idle streams: {taken:.1f} KiB and {spent:.1f} us of CPU a second each")
     claims[f"{streams} idle streams: memory each, KiB"] = claim(taken, IDLE_BUDGET_KIB)
-    short, long, shown = await openings(house, rounds=10 if quick else 50)
+    short, long, shown = await openings(rig, rounds=10 if quick else 50)
     print(f"opened: {SHORT} messages {short:.1f} ms; {LONG} with {SHORT} shown {long:.1f} ms, with 200 {shown:.1f} ms")
     claims[f"opening {LONG} messages over {SHORT}"] = claim(long / short, OPEN_BUDGET)
 
 
-async def measure_relay(house: House, claims: Claims, *, quick: bool) -> None:
+async def measure_relay(rig: ReplicaRig, claims: Claims, *, quick: bool) -> None:
     seconds, rounds = (1.0, 1) if quick else (5.0, 3)
     pairs = []
     for _ in range(rounds):
-        least = await floor_paced(house, answers=10, seconds=seconds)
-        pairs.append((least, await ours_paced(house, answers=10, seconds=seconds)))
+        least = await floor_paced(rig, answers=10, seconds=seconds)
+        pairs.append((least, await ours_paced(rig, answers=10, seconds=seconds)))
     ratio = statistics.median(ours / least for least, ours in pairs)
     shown = ", ".join(f"{least:.0f} -> {ours:.0f}" for least, ours in pairs)
     print(f"through the relay, 10 answers: {ratio:.2f}x  (CPU us per token of both replicas, floor -> ours: {shown})")
@@ -251,11 +251,11 @@ async def run(*, quick: bool) -> int:
         try:
             await migrate.migrate(DatabaseConfig(server.url))
             async with serving() as base:
-                async with open_house(Path(folder), server.url, base) as house:
-                    await measure(house, claims, quick=quick)
-                    await measure_waits(house, claims, quick=quick)
-                async with open_house(Path(folder), server.url, base, with_owner=True) as house:
-                    await measure_relay(house, claims, quick=quick)
+                async with open_house(Path(folder), server.url, base) as rig:
+                    await measure(rig, claims, quick=quick)
+                    await measure_waits(rig, claims, quick=quick)
+                async with open_house(Path(folder), server.url, base, with_owner=True) as rig:
+                    await measure_relay(rig, claims, quick=quick)
         finally:
             await server.stop()
     print(f"\n{json.dumps(claims)}")

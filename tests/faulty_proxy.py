@@ -1,4 +1,4 @@
-"""A cable between clients and a server: cut at once or in the middle of something, silent, or led elsewhere."""
+"""A proxy between clients and a server: cut at once or in the middle of something, silent, or led elsewhere."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Line(ABC):
             await asyncio.gather(*pumps, return_exceptions=True)
 
 
-class Cable(Line):
+class FaultyProxy(Line):
     """`url` is the clients' end; every new connection goes to `target`.
 
     `cut` breaks every connection; `cut_after` lets so many more bytes of the server pass first, so that the cut falls
@@ -83,7 +83,7 @@ class Cable(Line):
         self._allowance: int | None = None
 
     @asynccontextmanager
-    async def laid(self) -> AsyncIterator[Cable]:
+    async def laid(self) -> AsyncIterator[FaultyProxy]:
         server = await self._start()
         try:
             yield self

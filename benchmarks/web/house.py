@@ -45,7 +45,7 @@ def _diff(path: str, lines: int) -> str:
 
 
 @dataclass(kw_only=True)
-class House:
+class PageRig:
     """The server as its only user sees it."""
 
     url: str
@@ -119,7 +119,7 @@ async def _served(folder: Path, url: str) -> AsyncIterator[Served]:
 
 
 @asynccontextmanager
-async def open_house() -> AsyncIterator[House]:
+async def open_house() -> AsyncIterator[PageRig]:
     chromium = shutil.which("chromium")
     if chromium is None:
         raise SystemExit("There is no chromium on this machine, and this benchmark is about nothing else.")
@@ -139,8 +139,8 @@ async def open_house() -> AsyncIterator[House]:
         yield await _prepare(served.url, base, browser, database, api)
 
 
-async def _prepare(url: str, base: str, browser: Browser, database: Database, api: APIRequestContext) -> House:
-    house = House(
+async def _prepare(url: str, base: str, browser: Browser, database: Database, api: APIRequestContext) -> PageRig:
+    rig = PageRig(
         url=url,
         browser=browser,
         database=database,
@@ -151,13 +151,13 @@ async def _prepare(url: str, base: str, browser: Browser, database: Database, ap
         model=UUID(int=0),
     )
     account = {"token": SETUP_TOKEN, "email": "ada@example.test", "name": "Ada", "password": PASSWORD}
-    await house.ask("POST", "/setup", account)
-    key = (await house.ask("POST", "/auth/login", {"login": "ada", "password": PASSWORD}))["session_key"]
-    house.key = {"Rookery-Session-Key": key}
-    house.session = await api.storage_state()
-    house.session["origins"] = [{"origin": url, "localStorage": [{"name": "rookery.session_key", "value": key}]}]
-    house.user = UUID((await house.ask("GET", "/users/me"))["id"])
-    house.model = UUID((await house.ask("GET", "/model-configs"))["items"][0]["id"])
+    await rig.ask("POST", "/setup", account)
+    key = (await rig.ask("POST", "/auth/login", {"login": "ada", "password": PASSWORD}))["session_key"]
+    rig.key = {"Rookery-Session-Key": key}
+    rig.session = await api.storage_state()
+    rig.session["origins"] = [{"origin": url, "localStorage": [{"name": "rookery.session_key", "value": key}]}]
+    rig.user = UUID((await rig.ask("GET", "/users/me"))["id"])
+    rig.model = UUID((await rig.ask("GET", "/model-configs"))["items"][0]["id"])
     draft = {"type": "openai_compat", "name": "speaker", "base_url": base, "api_key": "sk-bench"}
-    house.provider = (await house.ask("POST", "/model-providers", draft))["id"]
-    return house
+    rig.provider = (await rig.ask("POST", "/model-providers", draft))["id"]
+    return rig

@@ -24,7 +24,7 @@ from playwright.async_api import Page
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.web.house import House, open_house
+from benchmarks.web.house import PageRig, open_house
 from benchmarks.web.probe import (
     call,
     calls_per_second,
@@ -75,15 +75,15 @@ def measure_sizes(claims: Claims, loaded: list[str]) -> None:
     claim(claims, "largest script that is loaded later, KiB gzip", max(lazy.values()), 100)
 
 
-async def measure_start(house: House, claims: Claims, *, rounds: int) -> None:
+async def measure_start(rig: PageRig, claims: Claims, *, rounds: int) -> None:
     loaded: list[str] = []
     for name, budget, is_slow in (("plain", 600, False), ("throttled, 10 Mbit/s and 40 ms", 2_000, True)):
         times = []
         for _ in range(rounds):
-            async with house.tab() as page:
+            async with rig.tab() as page:
                 if is_slow:
                     await slow_down(page, network=True)
-                await page.goto(house.url)
+                await page.goto(rig.url)
                 found = await call(page, "usable")
                 times.append(found["at"])
                 loaded = found["loaded"]
@@ -91,11 +91,11 @@ async def measure_start(house: House, claims: Claims, *, rounds: int) -> None:
     measure_sizes(claims, loaded)
 
 
-async def measure_switches(house: House, claims: Claims, *, switches: int, idle_seconds: float) -> None:
+async def measure_switches(rig: PageRig, claims: Claims, *, switches: int, idle_seconds: float) -> None:
     """Chats are opened by a click in the list, as people do."""
-    chats = [(title, await house.rested(title, SHORT)) for title in (f"Chat {n:02}" for n in range(CHATS))]
-    async with house.tab() as page:
-        await page.goto(house.url)
+    chats = [(title, await rig.rested(title, SHORT)) for title in (f"Chat {n:02}" for n in range(CHATS))]
+    async with rig.tab() as page:
+        await page.goto(rig.url)
         await page.locator(f'a[href^="/c/{chats[-1][1]}"]').wait_for()
         fresh = [await open_chat(page, each) for each in chats]
         claim(claims, "opening a chat that is not held, after the first byte, p50 ms", middle(fresh, "afterFirst"), 250)
@@ -127,13 +127,13 @@ def middle(times: list[dict[str, float]], name: str) -> float:
     return statistics.median(each[name] for each in times)
 
 
-async def print_floor(house: House, *, seconds: float) -> None:
+async def print_floor(rig: PageRig, *, seconds: float) -> None:
     """What the machine and the browser allow: keys in a page with nothing but a text field, and in a chat at rest."""
-    chat = await house.rested("At rest", SHORT)
+    chat = await rig.rested("At rest", SHORT)
     for where in ("a bare text field", "a chat at rest"):
-        async with house.tab() as page:
+        async with rig.tab() as page:
             if where == "a chat at rest":
-                await page.goto(f"{house.url}/c/{chat}")
+                await page.goto(f"{rig.url}/c/{chat}")
                 await call(page, "waitFor", f"{END} At rest")
             else:
                 await page.goto("about:blank")
@@ -147,12 +147,12 @@ async def print_floor(house: House, *, seconds: float) -> None:
                 print(f"{what:78} {percentile(keys, 95):9.2f}", flush=True)
 
 
-async def measure_streaming(house: House, claims: Claims, *, seconds: int) -> None:
+async def measure_streaming(rig: PageRig, claims: Claims, *, seconds: int) -> None:
     """With the end in view, where every word is shown at once: text below the view is rendered less often."""
     for name, frame_budget, key_budget, is_slow in (("plain", 17, 20, False), ("throttled", 34, 50, True)):
-        async with house.tab() as page:
-            chat = await house.speaking(seconds + SPARE_SECONDS)
-            await page.goto(f"{house.url}/c/{chat}")
+        async with rig.tab() as page:
+            chat = await rig.speaking(seconds + SPARE_SECONDS)
+            await page.goto(f"{rig.url}/c/{chat}")
             await page.get_by_test_id("live").get_by_role("heading", name="Part 1").wait_for()
             await call(page, "follow")
             if is_slow:
@@ -160,7 +160,7 @@ async def measure_streaming(house: House, claims: Claims, *, seconds: int) -> No
             async with main_thread(page) as spent, typing(page, every_ms=80):
                 found: dict[str, Any] = await call(page, "record", seconds * 1000)
             published = 0.0 if is_slow else await calls_per_second(page, "publish", min(seconds / 4, 5))
-        await house.ask("POST", f"/chats/{chat}/interrupt")
+        await rig.ask("POST", f"/chats/{chat}/interrupt")
         what = f"200 tokens/s for {seconds} s, {name}"
         claim(claims, f"{what}: frame p95 ms", percentile(found["frames"], 95), frame_budget)
         claim(claims, f"{what}: key to paint p95 ms", percentile(found["keys"], 95), key_budget)
@@ -176,16 +176,16 @@ async def measure_streaming(house: House, claims: Claims, *, seconds: int) -> No
         print(f"  CPU of the main thread, ms per s: {cpu}")
 
 
-async def measure_long(house: House, claims: Claims, *, messages: int, rounds: int, seconds: float) -> None:
-    chat = await house.rested("Long", messages)
+async def measure_long(rig: PageRig, claims: Claims, *, messages: int, rounds: int, seconds: float) -> None:
+    chat = await rig.rested("Long", messages)
     times = []
     for _ in range(rounds):
-        async with house.tab() as page:
-            await page.goto(f"{house.url}/c/{chat}", wait_until="commit")
+        async with rig.tab() as page:
+            await page.goto(f"{rig.url}/c/{chat}", wait_until="commit")
             times.append(await call(page, "waitFor", f"{END} Long"))
     claim(claims, f"first window of {messages} messages, cold, ms", statistics.median(times), 700)
-    async with house.tab() as page:
-        await page.goto(f"{house.url}/c/{chat}")
+    async with rig.tab() as page:
+        await page.goto(f"{rig.url}/c/{chat}")
         await call(page, "waitFor", f"{END} Long")
         await page.wait_for_timeout(2_000)  # a chat settles at its end before it scrolls
         await call(page, "loadAll")
@@ -196,11 +196,11 @@ async def measure_long(house: House, claims: Claims, *, messages: int, rounds: i
         claim(claims, f"{messages} messages, all loaded: heap, MB", await heap_mb(page), 120)
 
 
-async def measure_diff(house: House, claims: Claims, *, rounds: int, seconds: float) -> None:
-    chat = await house.edited("Edits", files=DIFF_FILES, lines=DIFF_LINES)
+async def measure_diff(rig: PageRig, claims: Claims, *, rounds: int, seconds: float) -> None:
+    chat = await rig.edited("Edits", files=DIFF_FILES, lines=DIFF_LINES)
     line = f"{EDITS} [data-index='5']"
-    async with house.tab() as page:
-        await page.goto(f"{house.url}/c/{chat}?panel=info")
+    async with rig.tab() as page:
+        await page.goto(f"{rig.url}/c/{chat}?panel=info")
         await page.get_by_role("tab", name="Changes").click()
         await page.get_by_label("What is compared").select_option("This chat")
         await page.locator(line).wait_for()
@@ -215,8 +215,8 @@ async def measure_diff(house: House, claims: Claims, *, rounds: int, seconds: fl
         claim(claims, f"{what}: scroll p95 ms", percentile(found["frames"], 95), 25)
 
 
-async def empty_page(house: House) -> None:
-    async with house.tab() as page:
+async def empty_page(rig: PageRig) -> None:
+    async with rig.tab() as page:
         await page.goto("about:blank")
         found = await call(page, "record", 1_000)
     load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
@@ -228,15 +228,15 @@ async def run(*, quick: bool) -> int:
     if not packaged().is_built:
         print("The web application is not built: make web.", file=sys.stderr)
         return 1
-    async with open_house() as house:
-        await empty_page(house)
-        await measure_start(house, claims, rounds=3 if quick else 7)
-        await measure_switches(house, claims, switches=20 if quick else 100, idle_seconds=2 if quick else 20)
-        await print_floor(house, seconds=1 if quick else 10)
-        await measure_streaming(house, claims, seconds=4 if quick else 60)
-        await measure_diff(house, claims, rounds=2 if quick else 5, seconds=1 if quick else 10)
+    async with open_house() as rig:
+        await empty_page(rig)
+        await measure_start(rig, claims, rounds=3 if quick else 7)
+        await measure_switches(rig, claims, switches=20 if quick else 100, idle_seconds=2 if quick else 20)
+        await print_floor(rig, seconds=1 if quick else 10)
+        await measure_streaming(rig, claims, seconds=4 if quick else 60)
+        await measure_diff(rig, claims, rounds=2 if quick else 5, seconds=1 if quick else 10)
         await measure_long(
-            house, claims, messages=QUICK_LONG if quick else LONG, rounds=3 if quick else 5, seconds=2 if quick else 10
+            rig, claims, messages=QUICK_LONG if quick else LONG, rounds=3 if quick else 5, seconds=2 if quick else 10
         )
     print(f"\n{json.dumps(claims)}")
     return 0 if all(each["ok"] for each in claims.values()) else 1

@@ -50,7 +50,7 @@ class Person:
 
 
 @dataclass(slots=True)
-class House:
+class ApiRig:
     """The server at `url`. Everybody who is `add`ed gets a client; `nobody` has none of the credentials."""
 
     url: str
@@ -114,7 +114,7 @@ async def open_house(
     worker: WorkerConfig | None = None,
     overrides: dict[str, Any] | None = None,
     drivers: Mapping[str, Driver] | None = None,
-) -> AsyncIterator[House]:
+) -> AsyncIterator[ApiRig]:
     """Without `takes_chats` nothing answers: chats stay as the requests left them. Without `drivers` no workspace is
     ever started."""
     settings = settings_for(database_url, tmp_path, overrides)
@@ -134,11 +134,11 @@ async def open_house(
             serving(replica.application, listening),
             httpx2.AsyncClient(base_url=url, timeout=20.0, verify=False) as nobody,
         ):
-            house = House(url, replica, nobody, choices.clock)
+            rig = ApiRig(url, replica, nobody, choices.clock)
             try:
-                yield house
+                yield rig
             finally:
-                await house.close()
+                await rig.close()
 
 
 def settings_for(database_url: str, tmp_path: Path, overrides: dict[str, Any] | None = None) -> Settings:

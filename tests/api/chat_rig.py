@@ -1,4 +1,4 @@
-"""Chats over HTTP for tests, with the worker's part played by hand: nothing answers by itself in a `House`."""
+"""Chats over HTTP for tests, with the worker's part played by hand: nothing answers by itself in a `ApiRig`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rookery.domain.chat.messages import NewMessage, Role
 from rookery.domain.chat.parts import Text, ToolCall
 from rookery.store import machine
 from rookery.store.machine import Bundle, Tx
-from tests.api.api_rig import House, Person
+from tests.api.api_rig import ApiRig, Person
 
 CHATS = "/api/v1/chats"
 TOOL = {"name": "lookup", "description": "Looks things up.", "input_schema": {"type": "object"}}
@@ -31,11 +31,11 @@ def said(message: Json) -> str:
     return "".join(part.get("text", "") for part in message["content"])
 
 
-class Talk:
+class ChatRig:
     """One person's chats."""
 
-    def __init__(self, house: House, person: Person) -> None:
-        self.house = house
+    def __init__(self, rig: ApiRig, person: Person) -> None:
+        self.rig = rig
         self.person = person
         self.http = person.http
 
@@ -82,7 +82,7 @@ class Talk:
             for step in steps:
                 await step(tx)
 
-        await self.house.replica.machine.bundle(run)
+        await self.rig.replica.machine.bundle(run)
 
     async def say(self, chat: str, words: str = "Hello.") -> None:
         """One step of the model."""
@@ -127,7 +127,7 @@ class Talk:
         return chat
 
     async def count(self, table: str) -> int:
-        async with self.house.database.api.acquire() as conn:
+        async with self.rig.database.api.acquire() as conn:
             found: int = await conn.fetchval(f"SELECT count(*) FROM {table}")
         return found
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from rookery.domain.access.rights import Role
-from tests.api.api_rig import House, Person, open_house
+from tests.api.api_rig import ApiRig, Person, open_house
 
 
 @pytest.fixture
-async def house(database_url: str, tmp_path: Path) -> AsyncIterator[House]:
+async def rig(database_url: str, tmp_path: Path) -> AsyncIterator[ApiRig]:
     """A server that is set up: it has an administrator, and nobody works on its chats."""
     async with open_house(database_url, tmp_path) as opened:
         await opened.add("root", role=Role.ADMIN)
@@ -20,12 +20,12 @@ async def house(database_url: str, tmp_path: Path) -> AsyncIterator[House]:
 
 
 @pytest.fixture
-async def ada(house: House) -> Person:
+async def ada(rig: ApiRig) -> Person:
     """A member."""
-    return await house.add("ada")
+    return await rig.add("ada")
 
 
 @pytest.fixture
-async def ben(house: House) -> Person:
+async def ben(rig: ApiRig) -> Person:
     """Another member."""
-    return await house.add("ben")
+    return await rig.add("ben")

@@ -1,4 +1,4 @@
-"""Further ways into a house: another server with other settings over the same replica, and browsers with a cookie."""
+"""Further ways into a rig: another server with other settings over the same replica, and browsers with a cookie."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ import httpx2
 from rookery.api.application import create_application
 from rookery.api.middleware import Edge
 from rookery.server.listener import serving
-from tests.api.api_rig import PASSWORD, House, Person
+from tests.api.api_rig import PASSWORD, ApiRig, Person
 
 KEY = "Rookery-Session-Key"
 
 
 @asynccontextmanager
-async def open_door(house: House, **changes: Any) -> AsyncIterator[str]:
+async def open_door(rig: ApiRig, **changes: Any) -> AsyncIterator[str]:
     """The URL of a second server with these parts of the API changed, as another replica would have its own."""
-    application = house.replica.application
+    application = rig.replica.application
     assert isinstance(application, Edge)
     parts = dataclasses.replace(application.parts, **changes)
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -31,9 +31,9 @@ async def open_door(house: House, **changes: Any) -> AsyncIterator[str]:
             yield f"http://127.0.0.1:{listening.getsockname()[1]}"
 
 
-async def log_in(house: House, person: Person | str, *, password: str = PASSWORD) -> httpx2.AsyncClient:
+async def log_in(rig: ApiRig, person: Person | str, *, password: str = PASSWORD) -> httpx2.AsyncClient:
     """A browser that is logged in: it keeps its cookie, sends its session key, and says from which page it sends."""
-    browser = house.client(None, Origin=house.url)
+    browser = rig.client(None, Origin=rig.url)
     login = person if isinstance(person, str) else person.user.username
     answered = await browser.post("/api/v1/auth/login", json={"login": login, "password": password})
     assert answered.status_code == 200, answered.text
@@ -54,15 +54,15 @@ def session_cookie(browser: httpx2.AsyncClient) -> str:
 
 @asynccontextmanager
 async def late_body(
-    house: House, method: str, path: str, *, headers: Mapping[str, str], body: object
+    rig: ApiRig, method: str, path: str, *, headers: Mapping[str, str], body: object
 ) -> AsyncIterator[Callable[[], Awaitable[int]]]:
     """A request that the server has let in and whose body it waits for. Call what this gives to send the body; it
     returns the status of the answer."""
-    target, data = httpx2.URL(house.url), json.dumps(body).encode()
+    target, data = httpx2.URL(rig.url), json.dumps(body).encode()
     sent = {
         **headers,
         "Host": f"{target.host}:{target.port}",
-        "Origin": house.url,
+        "Origin": rig.url,
         "Content-Type": "application/json",
         "Content-Length": str(len(data)),
         "Expect": "100-continue",

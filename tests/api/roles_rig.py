@@ -1,4 +1,4 @@
-"""A house with everybody in it who can be something to a chat, and with something for every parameter of a path."""
+"""A rig with everybody in it who can be something to a chat, and with something for every parameter of a path."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from rookery.store.workspaces.context import ContextResource, Snapshot
 from rookery.workspaces import templates
 from rookery.workspaces.service import as_push
 from rookery.workspaces.templates import TemplateFile
-from tests.api.api_rig import PASSWORD, House, Person, open_house
-from tests.api.chat_rig import CHATS, Talk, text
+from tests.api.api_rig import PASSWORD, ApiRig, Person, open_house
+from tests.api.chat_rig import CHATS, ChatRig, text
 from tests.api.more_servers import KEY, open_door
 
 REASON = "The owner asked for help"
@@ -39,10 +39,10 @@ SERVER = Entry(name="docs", folder="/p", command="npx")
 
 
 @dataclass
-class Town:
+class RolesRig:
     """`url` leads to a server that counts no requests. What a request uses up is made again by `forget`."""
 
-    house: House
+    rig: ApiRig
     url: str
     people: dict[str, Person]
     clients: dict[str, httpx2.AsyncClient]
@@ -103,7 +103,7 @@ class Town:
         """A template of its own, a stopped workspace of it that names a server, and the operation that stopped it."""
         template = f"t-{uuid4().hex[:12]}"
         packed = templates.pack({"template.toml": TemplateFile(f'name = "{template}"'.encode())})
-        async with self.house.database.api.acquire() as conn:
+        async with self.rig.database.api.acquire() as conn:
             await stored_templates.push_template(conn, as_push(packed))
             if kind == "template":
                 return template
@@ -115,7 +115,7 @@ class Town:
                 packed.revision,
             )
             server = ContextResource(ordinal=0, kind="mcp_server", source="docs", status="pending", entry=SERVER)
-            now = self.house.clock.now()
+            now = self.rig.clock.now()
             await context.write_snapshot(conn, Snapshot(workspace, 1, 1, "h", None, (server,), now))
             operation = await conn.fetchval(
                 "INSERT INTO workspace_operations (workspace_id, kind, reason, state, finished_at)"
@@ -129,7 +129,7 @@ class Town:
         made = (await self.owner.post("/api/v1/files", content=b"hello", headers=named)).json()["id"]
         if target != NOWHERE:
             linked = "INSERT INTO chat_file_links VALUES ($1, $2)"
-            await self.house.database.api.execute(linked, UUID(self.chats[target]), UUID(made))
+            await self.rig.database.api.execute(linked, UUID(self.chats[target]), UUID(made))
         return str(made)
 
     async def _session(self) -> str:
@@ -161,30 +161,30 @@ def provider_body() -> dict[str, object]:
 
 
 @asynccontextmanager
-async def open_town(database_url: str, tmp_path: Path, *, owner_role: Role = Role.MEMBER) -> AsyncIterator[Town]:
-    async with open_house(database_url, tmp_path) as house:
+async def open_town(database_url: str, tmp_path: Path, *, owner_role: Role = Role.MEMBER) -> AsyncIterator[RolesRig]:
+    async with open_house(database_url, tmp_path) as rig:
         # Nobody runs out of requests: what is asked here is who may, not how often.
-        limits = RateLimits(clock=house.clock, per_minute=dict.fromkeys(Limit, 1_000_000))
-        async with open_door(house, limits=limits) as url:
-            town = await _settle(house, url, owner_role)
+        limits = RateLimits(clock=rig.clock, per_minute=dict.fromkeys(Limit, 1_000_000))
+        async with open_door(rig, limits=limits) as url:
+            town = await _settle(rig, url, owner_role)
             try:
                 yield town
             finally:
                 await asyncio.gather(*(client.aclose() for client in town.clients.values()))
 
 
-async def _settle(house: House, url: str, owner_role: Role) -> Town:
+async def _settle(rig: ApiRig, url: str, owner_role: Role) -> RolesRig:
     roles = {"stranger": Role.MEMBER, "reader": Role.MEMBER, "owner": owner_role, **ROLES}
-    people = {name: await house.add(name, role=role) for name, role in roles.items()}
+    people = {name: await rig.add(name, role=role) for name, role in roles.items()}
     clients = {name: client_of(url, person.token) for name, person in people.items()}
     clients["nobody"] = client_of(url, None)
     clients["admin with a reason"] = client_of(url, people["admin"].token)
     clients["admin with a reason"].headers["Rookery-Break-Glass"] = REASON
-    town = Town(house, url, people, clients, await house.add_model())
-    talk = Talk(house, people["owner"])
+    town = RolesRig(rig, url, people, clients, await rig.add_model())
+    chat_rig = ChatRig(rig, people["owner"])
     for name in (PRIVATE, SHARED):
-        town.chats[name] = await talk.create(f"hello from the {name} one")
-        town.chats[f"child of {name}"] = await child_of(house, people["owner"], town.chats[name], model=town.model)
+        town.chats[name] = await chat_rig.create(f"hello from the {name} one")
+        town.chats[f"child of {name}"] = await child_of(rig, people["owner"], town.chats[name], model=town.model)
     await town.share()
     return town
 
@@ -194,7 +194,7 @@ def client_of(url: str, token: str | None) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(base_url=url, headers=headers, timeout=30.0)
 
 
-async def child_of(house: House, owner: Person, root: str, *, model: UUID) -> str:
+async def child_of(rig: ApiRig, owner: Person, root: str, *, model: UUID) -> str:
     """A chat as a subagent has it: nobody but the server can make one."""
     spec = ChatSpec(
         owner_id=owner.id,
@@ -208,4 +208,4 @@ async def child_of(house: House, owner: Person, root: str, *, model: UUID) -> st
     async def make(bundle: Bundle) -> UUID:
         return (await machine.create_chat(bundle, spec)).chat.id
 
-    return str(await house.replica.machine.bundle(make))
+    return str(await rig.replica.machine.bundle(make))

@@ -11,19 +11,19 @@ from rookery.store.models import model_configs, providers
 from rookery.store.models.model_configs import ModelConfigDraft, ModelConfigPatch
 from rookery.store.models.providers import ProviderDraft, ProviderPatch
 from rookery.tools import registry
-from tests.api.api_rig import House, Person
-from tests.api.chat_rig import CHATS, TOOL, Talk, fields, text
+from tests.api.api_rig import ApiRig, Person
+from tests.api.chat_rig import CHATS, TOOL, ChatRig, fields, text
 from tests.eventually import until
 
 
 @pytest.fixture
-async def model(house: House) -> UUID:
-    return await house.add_model()
+async def model(rig: ApiRig) -> UUID:
+    return await rig.add_model()
 
 
 @pytest.fixture
-def talk(house: House, ada: Person, model: UUID) -> Talk:
-    return Talk(house, ada)
+def chat_rig(rig: ApiRig, ada: Person, model: UUID) -> ChatRig:
+    return ChatRig(rig, ada)
 
 
 # Creating
@@ -42,8 +42,8 @@ async def test_created_chat_runs_and_is_where_its_location_says(ada: Person, mod
     assert (await ada.http.get(made.headers["location"])).json() == chat
 
 
-async def test_everything_that_is_given_is_the_new_chats(talk: Talk) -> None:
-    made = await talk.http.post(
+async def test_everything_that_is_given_is_the_new_chats(chat_rig: ChatRig) -> None:
+    made = await chat_rig.http.post(
         CHATS,
         json={
             "content": [
@@ -67,22 +67,22 @@ async def test_everything_that_is_given_is_the_new_chats(talk: Talk) -> None:
     assert (chat["title"], chat["labels"], chat["plan_mode"]) == ("My title", {"team": "blue"}, True)
     assert (chat["last_reasoning_effort"], chat["dynamic_tools"]) == ("high", ["lookup"])
     assert chat["client_type"] == "ui"
-    (message,) = (await talk.http.get(f"{CHATS}/{chat['id']}/messages")).json()["items"]
+    (message,) = (await chat_rig.http.get(f"{CHATS}/{chat['id']}/messages")).json()["items"]
     assert [part["type"] for part in message["content"]] == ["text", "file-reference"]
     assert message["content"][0]["text"] == "Look at this"
 
 
-async def test_hidden_instructions_are_stored_and_shown_to_nobody(talk: Talk) -> None:
-    chat = await talk.create(system_prompt="Never mention the \u202epurple elephant.")
+async def test_hidden_instructions_are_stored_and_shown_to_nobody(chat_rig: ChatRig) -> None:
+    chat = await chat_rig.create(system_prompt="Never mention the \u202epurple elephant.")
 
-    async with talk.house.database.api.acquire() as conn:
+    async with chat_rig.rig.database.api.acquire() as conn:
         rows = await conn.fetch(
             "SELECT content::text FROM chat_messages WHERE chat_id = $1 AND visibility = 'model'", UUID(chat)
         )
     assert any("Never mention the purple elephant." in row[0] for row in rows)
     for path in ("messages", "prompts", "queue", "search?q=elephant"):
-        assert "elephant" not in (await talk.http.get(f"{CHATS}/{chat}/{path}")).text
-    assert (await talk.http.get(CHATS, params={"q": "elephant"})).json()["items"] == []
+        assert "elephant" not in (await chat_rig.http.get(f"{CHATS}/{chat}/{path}")).text
+    assert (await chat_rig.http.get(CHATS, params={"q": "elephant"})).json()["items"] == []
 
 
 INVALID: tuple[tuple[str, object, str], ...] = (
@@ -120,52 +120,54 @@ INVALID: tuple[tuple[str, object, str], ...] = (
 )  # fmt: skip
 
 
-async def test_chat_with_an_invalid_member_is_refused_by_its_place(talk: Talk) -> None:
+async def test_chat_with_an_invalid_member_is_refused_by_its_place(chat_rig: ChatRig) -> None:
     for member, value, field in INVALID:
-        refused = await talk.http.post(CHATS, json={"content": text("Hello"), member: value})
+        refused = await chat_rig.http.post(CHATS, json={"content": text("Hello"), member: value})
 
         assert list(fields(refused)) == [field], refused.text
-    assert await talk.count("chats") == 0
+    assert await chat_rig.count("chats") == 0
 
 
-async def test_a_client_tool_with_the_name_of_a_built_in_one_is_refused_by_name(talk: Talk) -> None:
+async def test_a_client_tool_with_the_name_of_a_built_in_one_is_refused_by_name(chat_rig: ChatRig) -> None:
     for name in (*registry.ACTIVE, *registry.ALIASES, "Execute"):
-        refused = await talk.http.post(CHATS, json={"content": text("x"), "dynamic_tools": [{**TOOL, "name": name}]})
+        refused = await chat_rig.http.post(
+            CHATS, json={"content": text("x"), "dynamic_tools": [{**TOOL, "name": name}]}
+        )
 
         assert refused.status_code == 400
         assert fields(refused) == {
             "dynamic_tools[0].name": f"{name} is the name of a tool of the server. Give yours another."
         }
-    assert await talk.count("chats") == 0
+    assert await chat_rig.count("chats") == 0
 
 
-async def test_all_that_is_wrong_is_told_at_once(talk: Talk) -> None:
-    refused = await talk.http.post(CHATS, json={"content": text(""), "labels": {"-": "x", "b": ""}, "colour": 1})
+async def test_all_that_is_wrong_is_told_at_once(chat_rig: ChatRig) -> None:
+    refused = await chat_rig.http.post(CHATS, json={"content": text(""), "labels": {"-": "x", "b": ""}, "colour": 1})
 
     assert set(fields(refused)) == {"content[0].text", "labels.-", "labels.b", "colour"}
     assert fields(refused)["colour"] == "There is no such member."
 
 
-async def test_unknown_servers_are_named(talk: Talk) -> None:
+async def test_unknown_servers_are_named(chat_rig: ChatRig) -> None:
     server = str(uuid4())
 
-    refused = await talk.http.post(CHATS, json={"content": text("x"), "mcp_server_ids": [server, server]})
+    refused = await chat_rig.http.post(CHATS, json={"content": text("x"), "mcp_server_ids": [server, server]})
 
     assert fields(refused)["mcp_server_ids"] == f"There is no MCP server {server}."
 
 
-async def test_body_that_is_no_json_or_too_large_is_refused(talk: Talk) -> None:
-    malformed = await talk.http.post(CHATS, content=b"{", headers={"Content-Type": "application/json"})
-    plain = await talk.http.post(CHATS, content=b"{}", headers={"Content-Type": "text/plain"})
-    large = await talk.http.post(CHATS, json={"content": text("x" * 2 * 1024 * 1024)})
+async def test_body_that_is_no_json_or_too_large_is_refused(chat_rig: ChatRig) -> None:
+    malformed = await chat_rig.http.post(CHATS, content=b"{", headers={"Content-Type": "application/json"})
+    plain = await chat_rig.http.post(CHATS, content=b"{}", headers={"Content-Type": "text/plain"})
+    large = await chat_rig.http.post(CHATS, json={"content": text("x" * 2 * 1024 * 1024)})
 
     assert (malformed.status_code, malformed.json()["code"]) == (400, "malformed")
     assert (plain.status_code, plain.json()["code"]) == (415, "unsupported_media_type")
     assert (large.status_code, large.json()["code"]) == (413, "body_too_large")
 
 
-async def test_model_that_cannot_be_used_is_refused_with_the_reason(house: House, ada: Person, model: UUID) -> None:
-    other = await house.add_model(name="second")
+async def test_model_that_cannot_be_used_is_refused_with_the_reason(rig: ApiRig, ada: Person, model: UUID) -> None:
+    other = await rig.add_model(name="second")
     keyless = ProviderDraft(
         type=ProviderType.OPENAI_COMPAT,
         name="keyless",
@@ -173,96 +175,98 @@ async def test_model_that_cannot_be_used_is_refused_with_the_reason(house: House
         central_key_enabled=False,
         allow_user_key=True,
     )
-    async with house.database.api.acquire() as conn:
+    async with rig.database.api.acquire() as conn:
         made = await providers.create_provider(conn, keyless, ring=None)
         draft = ModelConfigDraft(provider_id=made.id, model="m", context_limit=1000)
         needy = (await model_configs.create_model_config(conn, draft, by=None)).id
 
     async def refusal(named: UUID) -> str:
-        house.replica.directory.invalidate()
+        rig.replica.directory.invalidate()
         refused = await ada.http.post(CHATS, json={"content": text("x"), "model_config_id": str(named)})
         return fields(refused)["model_config_id"]
 
     assert await refusal(needy) == "This model needs an API key of your own. Add one in your settings."
     assert await refusal(UUID(int=1)) == "This model does not exist any more. Choose another."
-    async with house.database.api.acquire() as conn:
+    async with rig.database.api.acquire() as conn:
         await model_configs.update_model_config(conn, other, patch=ModelConfigPatch(enabled=False), by=None)
         await providers.update_provider(conn, made.id, patch=ProviderPatch(enabled=False), ring=None)
     assert await refusal(other) == "This model is disabled. Choose another."
     assert await refusal(needy) == "The provider of this model is disabled. Choose another model."
 
 
-async def test_chat_without_a_default_model_is_refused(house: House, ada: Person, model: UUID) -> None:
+async def test_chat_without_a_default_model_is_refused(rig: ApiRig, ada: Person, model: UUID) -> None:
     for change in ("enabled = false", "deleted = true, is_default = false"):
-        await house.database.api.execute(f"UPDATE model_configs SET {change}")
-        house.replica.directory.invalidate()
+        await rig.database.api.execute(f"UPDATE model_configs SET {change}")
+        rig.replica.directory.invalidate()
 
         refused = await ada.http.post(CHATS, json={"content": text("x")})
 
         assert (refused.status_code, refused.json()["code"]) == (400, "no_default_model")
 
 
-async def test_provider_that_is_switched_off_in_between_makes_no_chat(house: House, talk: Talk, model: UUID) -> None:
+async def test_provider_that_is_switched_off_in_between_makes_no_chat(
+    rig: ApiRig, chat_rig: ChatRig, model: UUID
+) -> None:
     """The directory still has the provider as it was: only the look inside the transaction can find out."""
-    await house.replica.directory.models(talk.person.id)
-    async with house.database.api.acquire() as conn:
+    await rig.replica.directory.models(chat_rig.person.id)
+    async with rig.database.api.acquire() as conn:
         (provider,) = await providers.list_providers(conn)
         await providers.update_provider(conn, provider.id, patch=ProviderPatch(enabled=False), ring=None)
 
-    refused = await talk.http.post(CHATS, json={"content": text("x")})
+    refused = await chat_rig.http.post(CHATS, json={"content": text("x")})
 
     assert fields(refused) == {"model_config_id": "The provider of this model is disabled. Choose another model."}
-    assert await talk.count("chats") == 0
+    assert await chat_rig.count("chats") == 0
 
 
-async def test_repeat_of_a_creation_gets_the_first_answer(talk: Talk) -> None:
+async def test_repeat_of_a_creation_gets_the_first_answer(chat_rig: ChatRig) -> None:
     body, key = {"content": text("Once")}, {"Idempotency-Key": "k1"}
 
-    first = await talk.http.post(CHATS, json=body, headers=key)
-    again = await talk.http.post(CHATS, json=body, headers=key)
-    other = await talk.http.post(CHATS, json={"content": text("Twice")}, headers=key)
+    first = await chat_rig.http.post(CHATS, json=body, headers=key)
+    again = await chat_rig.http.post(CHATS, json=body, headers=key)
+    other = await chat_rig.http.post(CHATS, json={"content": text("Twice")}, headers=key)
 
     assert (first.status_code, again.status_code) == (201, 201)
     assert again.content == first.content
     assert again.headers["idempotency-replayed"] == "true"
     assert again.headers["location"] == first.headers["location"]
     assert (other.status_code, other.json()["code"]) == (409, "idempotency_mismatch")
-    assert await talk.count("chats") == 1
+    assert await chat_rig.count("chats") == 1
 
 
-async def test_repeat_is_answered_though_its_model_is_gone(house: House, talk: Talk) -> None:
+async def test_repeat_is_answered_though_its_model_is_gone(rig: ApiRig, chat_rig: ChatRig) -> None:
     body, key = {"content": text("Once")}, {"Idempotency-Key": "k1"}
-    first = await talk.http.post(CHATS, json=body, headers=key)
-    async with house.database.api.acquire() as conn:
+    first = await chat_rig.http.post(CHATS, json=body, headers=key)
+    async with rig.database.api.acquire() as conn:
         await conn.execute("UPDATE model_configs SET enabled = false")
-    house.replica.directory.invalidate()
+    rig.replica.directory.invalidate()
 
-    again = await talk.http.post(CHATS, json=body, headers=key)
+    again = await chat_rig.http.post(CHATS, json=body, headers=key)
 
     assert again.content == first.content
 
 
-async def test_creations_with_one_key_at_once_make_one_chat(talk: Talk) -> None:
+async def test_creations_with_one_key_at_once_make_one_chat(chat_rig: ChatRig) -> None:
     body, key = {"content": text("Once")}, {"Idempotency-Key": "k1"}
 
-    answers = await asyncio.gather(*(talk.http.post(CHATS, json=body, headers=key) for _ in range(6)))
+    answers = await asyncio.gather(*(chat_rig.http.post(CHATS, json=body, headers=key) for _ in range(6)))
 
     made = [each for each in answers if each.status_code == 201]
     assert len({each.content for each in made}) == 1
     others = {each.json()["code"] for each in answers if each.status_code != 201}
     assert others <= {"idempotency_in_progress"}
-    assert await talk.count("chats") == 1
+    assert await chat_rig.count("chats") == 1
 
 
 # Reading and listing
 
 
-async def test_list_has_pins_first_and_pages_without_gaps(talk: Talk) -> None:
-    chats = [await talk.create(f"Chat {n}") for n in range(5)]
-    await talk.http.patch(f"{CHATS}/{chats[0]}", json={"pin_order": 1})
+async def test_list_has_pins_first_and_pages_without_gaps(chat_rig: ChatRig) -> None:
+    chats = [await chat_rig.create(f"Chat {n}") for n in range(5)]
+    await chat_rig.http.patch(f"{CHATS}/{chats[0]}", json={"pin_order": 1})
 
-    first = (await talk.http.get(CHATS, params={"limit": 3})).json()
-    rest = (await talk.http.get(CHATS, params={"limit": 3, "cursor": first["next_cursor"]})).json()
+    first = (await chat_rig.http.get(CHATS, params={"limit": 3})).json()
+    rest = (await chat_rig.http.get(CHATS, params={"limit": 3, "cursor": first["next_cursor"]})).json()
 
     found = [chat["id"] for chat in (*first["items"], *rest["items"])]
     assert found[0] == chats[0]
@@ -271,38 +275,38 @@ async def test_list_has_pins_first_and_pages_without_gaps(talk: Talk) -> None:
     assert "files" not in first["items"][0]
 
 
-async def test_search_finds_by_title_label_and_term(talk: Talk) -> None:
-    blue = await talk.create("Paint the fence", labels={"team": "blue"})
-    await talk.create("Water the flowers")
+async def test_search_finds_by_title_label_and_term(chat_rig: ChatRig) -> None:
+    blue = await chat_rig.create("Paint the fence", labels={"team": "blue"})
+    await chat_rig.create("Water the flowers")
 
     for query in ({"q": "title:FENCE"}, {"label": "team:blue"}, {"q": "label:team=blue status:running"}):
-        assert [chat["id"] for chat in (await talk.http.get(CHATS, params=query)).json()["items"]] == [blue], query
-    assert (await talk.http.get(CHATS, params={"q": "title:%"})).json()["items"] == []
+        assert [chat["id"] for chat in (await chat_rig.http.get(CHATS, params=query)).json()["items"]] == [blue], query
+    assert (await chat_rig.http.get(CHATS, params={"q": "title:%"})).json()["items"] == []
 
 
 @pytest.mark.parametrize("query", ["colour:red", "title:", ":x", "status:sleeping", "archived:maybe"])
-async def test_bad_term_of_a_search_is_quoted(talk: Talk, query: str) -> None:
-    refused = await talk.http.get(CHATS, params={"q": query})
+async def test_bad_term_of_a_search_is_quoted(chat_rig: ChatRig, query: str) -> None:
+    refused = await chat_rig.http.get(CHATS, params={"q": query})
 
     assert list(fields(refused)) == ["q"]
     assert query in fields(refused)["q"]
 
 
-async def test_bad_parameters_of_a_list_are_refused_by_name(talk: Talk) -> None:
-    assert list(fields(await talk.http.get(CHATS, params={"limit": 201}))) == ["limit"]
-    assert list(fields(await talk.http.get(CHATS, params={"label": "team"}))) == ["label"]
-    assert list(fields(await talk.http.get(CHATS, params={"cursor": "x"}))) == ["cursor"]
-    assert list(fields(await talk.http.get(CHATS, params={"sort": "x"}))) == ["sort"]
-    assert list(fields(await talk.http.get(f"{CHATS}/nine"))) == ["chat"]
+async def test_bad_parameters_of_a_list_are_refused_by_name(chat_rig: ChatRig) -> None:
+    assert list(fields(await chat_rig.http.get(CHATS, params={"limit": 201}))) == ["limit"]
+    assert list(fields(await chat_rig.http.get(CHATS, params={"label": "team"}))) == ["label"]
+    assert list(fields(await chat_rig.http.get(CHATS, params={"cursor": "x"}))) == ["cursor"]
+    assert list(fields(await chat_rig.http.get(CHATS, params={"sort": "x"}))) == ["sort"]
+    assert list(fields(await chat_rig.http.get(f"{CHATS}/nine"))) == ["chat"]
 
 
 # Changing
 
 
-async def test_patch_changes_all_that_is_given_and_answers_with_the_chat(talk: Talk, model: UUID) -> None:
-    chat = await talk.create()
+async def test_patch_changes_all_that_is_given_and_answers_with_the_chat(chat_rig: ChatRig, model: UUID) -> None:
+    chat = await chat_rig.create()
 
-    patched = await talk.http.patch(
+    patched = await chat_rig.http.patch(
         f"{CHATS}/{chat}",
         json={"title": " New ", "labels": {"a": "b"}, "plan_mode": True, "reasoning_effort": "low", "pin_order": 7,
               "model_config_id": str(model), "workspace_id": None, "mcp_server_ids": []},
@@ -311,86 +315,88 @@ async def test_patch_changes_all_that_is_given_and_answers_with_the_chat(talk: T
     found = patched.json()
     assert patched.status_code == 200, patched.text
     assert (found["title"], found["labels"], found["plan_mode"], found["pin_order"]) == ("New", {"a": "b"}, True, 1)
-    cleared = (await talk.http.patch(f"{CHATS}/{chat}", json={"reasoning_effort": None, "pin_order": 0})).json()
+    cleared = (await chat_rig.http.patch(f"{CHATS}/{chat}", json={"reasoning_effort": None, "pin_order": 0})).json()
     assert (cleared["last_reasoning_effort"], cleared["pin_order"]) == (None, None)
 
 
-async def test_patch_with_one_bad_member_changes_nothing(talk: Talk) -> None:
-    chat = await talk.create("First")
+async def test_patch_with_one_bad_member_changes_nothing(chat_rig: ChatRig) -> None:
+    chat = await chat_rig.create("First")
 
-    refused = await talk.http.patch(f"{CHATS}/{chat}", json={"title": "Second", "labels": {"!": "x"}, "pin_order": -1})
+    refused = await chat_rig.http.patch(
+        f"{CHATS}/{chat}", json={"title": "Second", "labels": {"!": "x"}, "pin_order": -1}
+    )
 
     assert set(fields(refused)) == {"labels.!", "pin_order"}
-    assert (await talk.get(chat))["title"] == "First"
+    assert (await chat_rig.get(chat))["title"] == "First"
 
 
-async def test_title_has_1_to_200_characters(talk: Talk) -> None:
-    chat = await talk.create()
+async def test_title_has_1_to_200_characters(chat_rig: ChatRig) -> None:
+    chat = await chat_rig.create()
 
     for title, is_good in (("x", True), ("x" * 200, True), ("x" * 201, False), ("  ", False)):
-        patched = await talk.http.patch(f"{CHATS}/{chat}", json={"title": title})
+        patched = await chat_rig.http.patch(f"{CHATS}/{chat}", json={"title": title})
         assert patched.status_code == (200 if is_good else 400)
 
 
-async def test_model_that_is_switched_off_may_stay_and_not_come(house: House, talk: Talk, model: UUID) -> None:
-    chat, other = await talk.create(), await house.add_model(name="second")
-    async with house.database.api.acquire() as conn:
+async def test_model_that_is_switched_off_may_stay_and_not_come(rig: ApiRig, chat_rig: ChatRig, model: UUID) -> None:
+    chat, other = await chat_rig.create(), await rig.add_model(name="second")
+    async with rig.database.api.acquire() as conn:
         await conn.execute("UPDATE model_configs SET enabled = false")
-    house.replica.directory.invalidate()
+    rig.replica.directory.invalidate()
 
-    kept = await talk.http.patch(f"{CHATS}/{chat}", json={"model_config_id": str(model)})
-    refused = await talk.http.patch(f"{CHATS}/{chat}", json={"model_config_id": str(other)})
+    kept = await chat_rig.http.patch(f"{CHATS}/{chat}", json={"model_config_id": str(model)})
+    refused = await chat_rig.http.patch(f"{CHATS}/{chat}", json={"model_config_id": str(other)})
 
     assert kept.status_code == 200
     assert list(fields(refused)) == ["model_config_id"]
 
 
-async def test_archive_and_delete_follow_their_rules(talk: Talk) -> None:
-    chat = await talk.create()
+async def test_archive_and_delete_follow_their_rules(chat_rig: ChatRig) -> None:
+    chat = await chat_rig.create()
     path = f"{CHATS}/{chat}"
 
-    busy = await talk.http.patch(path, json={"archived": True})
-    await talk.rest(chat)
-    early = await talk.http.delete(path)
-    archived = await talk.http.patch(path, json={"archived": True})
-    twice = await talk.http.patch(path, json={"archived": True})
-    deleted = await talk.http.delete(path)
+    busy = await chat_rig.http.patch(path, json={"archived": True})
+    await chat_rig.rest(chat)
+    early = await chat_rig.http.delete(path)
+    archived = await chat_rig.http.patch(path, json={"archived": True})
+    twice = await chat_rig.http.patch(path, json={"archived": True})
+    deleted = await chat_rig.http.delete(path)
 
     assert (busy.status_code, busy.json()["code"]) == (409, "chat_busy_cannot_archive")
     assert (early.status_code, early.json()["code"]) == (409, "archive_first")
     assert (archived.status_code, archived.json()["archived"]) == (200, True)
     assert (twice.status_code, twice.json()["code"]) == (400, "already_archived")
     assert deleted.status_code == 204
-    assert (await talk.http.get(path)).json()["code"] == "chat_not_found"
-    assert await talk.count("chat_messages") == 0
+    assert (await chat_rig.http.get(path)).json()["code"] == "chat_not_found"
+    assert await chat_rig.count("chat_messages") == 0
 
 
-async def test_unarchiving_what_is_not_archived_is_refused(talk: Talk) -> None:
-    refused = await talk.http.patch(f"{CHATS}/{await talk.waiting()}", json={"archived": False})
+async def test_unarchiving_what_is_not_archived_is_refused(chat_rig: ChatRig) -> None:
+    refused = await chat_rig.http.patch(f"{CHATS}/{await chat_rig.waiting()}", json={"archived": False})
 
     assert (refused.status_code, refused.json()["code"]) == (400, "not_archived")
 
 
-async def test_read_cursor_only_goes_back_when_it_is_forced(talk: Talk) -> None:
-    chat = await talk.waiting()
+async def test_read_cursor_only_goes_back_when_it_is_forced(chat_rig: ChatRig) -> None:
+    chat = await chat_rig.waiting()
     path = f"{CHATS}/{chat}/read"
-    assert (await talk.get(chat))["has_unread"] is True
+    assert (await chat_rig.get(chat))["has_unread"] is True
 
-    await talk.http.post(path, json={"message_id": None})
-    assert (await talk.get(chat))["has_unread"] is False
-    await talk.http.post(path, json={"message_id": 0})
-    assert (await talk.get(chat))["has_unread"] is False
-    done = await talk.http.post(path, json={"message_id": 0, "force": True})
+    await chat_rig.http.post(path, json={"message_id": None})
+    assert (await chat_rig.get(chat))["has_unread"] is False
+    await chat_rig.http.post(path, json={"message_id": 0})
+    assert (await chat_rig.get(chat))["has_unread"] is False
+    done = await chat_rig.http.post(path, json={"message_id": 0, "force": True})
 
     assert done.status_code == 204
-    assert (await talk.get(chat))["has_unread"] is True
+    assert (await chat_rig.get(chat))["has_unread"] is True
 
 
 # Rights
 
 
-async def test_stranger_learns_nothing_from_a_bad_body(talk: Talk, ben: Person) -> None:
-    chat = await talk.create()
+async def test_stranger_learns_nothing_from_a_bad_body(chat_rig: ChatRig, ben: Person) -> None:
+    chat = await chat_rig.create()
 
     for method, path in (
         ("PATCH", ""),
@@ -408,9 +414,9 @@ async def test_stranger_learns_nothing_from_a_bad_body(talk: Talk, ben: Person) 
         assert (refused.status_code, refused.json()["code"]) == (404, "chat_not_found"), (method, path)
 
 
-async def test_reader_reads_and_changes_nothing(talk: Talk, ben: Person) -> None:
-    chat = await talk.waiting()
-    await talk.share(chat, ben)
+async def test_reader_reads_and_changes_nothing(chat_rig: ChatRig, ben: Person) -> None:
+    chat = await chat_rig.waiting()
+    await chat_rig.share(chat, ben)
 
     for path in ("", "/messages", "/queue", "/prompts"):
         assert (await ben.http.get(f"{CHATS}/{chat}{path}")).status_code == 200, path
@@ -440,9 +446,9 @@ async def test_reader_reads_and_changes_nothing(talk: Talk, ben: Person) -> None
     assert (await ben.http.post(f"{CHATS}/{chat}/read", json={})).status_code == 204
 
 
-async def test_administrator_stops_a_chat_without_seeing_what_is_in_it(house: House, talk: Talk) -> None:
-    boss = await house.add("boss", role=Role.ADMIN)
-    chat = await talk.create("A secret plan")
+async def test_administrator_stops_a_chat_without_seeing_what_is_in_it(rig: ApiRig, chat_rig: ChatRig) -> None:
+    boss = await rig.add("boss", role=Role.ADMIN)
+    chat = await chat_rig.create("A secret plan")
 
     unread = await boss.http.get(f"{CHATS}/{chat}")
     stopped = await boss.http.post(f"{CHATS}/{chat}/interrupt")
@@ -453,9 +459,9 @@ async def test_administrator_stops_a_chat_without_seeing_what_is_in_it(house: Ho
     assert (read.status_code, read.json()["title"]) == (200, "A secret plan")
 
 
-async def test_token_for_reading_may_not_write(house: House, talk: Talk) -> None:
-    reader = house.client(await house.token_of(talk.person.user, scopes=frozenset({Scope.CHAT_READ})))
-    chat = await talk.create()
+async def test_token_for_reading_may_not_write(rig: ApiRig, chat_rig: ChatRig) -> None:
+    reader = rig.client(await rig.token_of(chat_rig.person.user, scopes=frozenset({Scope.CHAT_READ})))
+    chat = await chat_rig.create()
 
     assert (await reader.get(f"{CHATS}/{chat}")).status_code == 200
     for path in (CHATS, f"{CHATS}/{chat}/messages"):
@@ -463,9 +469,9 @@ async def test_token_for_reading_may_not_write(house: House, talk: Talk) -> None
         assert (refused.status_code, refused.json()["code"]) == (403, "scope")
 
 
-async def test_too_many_new_chats_have_to_wait(house: House, talk: Talk) -> None:
+async def test_too_many_new_chats_have_to_wait(rig: ApiRig, chat_rig: ChatRig) -> None:
     async def is_limited() -> bool:
-        answer = await talk.http.post(CHATS, json={})
+        answer = await chat_rig.http.post(CHATS, json={})
         return answer.status_code == 429 and int(answer.headers["retry-after"]) >= 1
 
     await until(is_limited)

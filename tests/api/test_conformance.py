@@ -36,7 +36,7 @@ from rookery.store.workspaces import templates as stored_templates
 from rookery.workspaces import templates
 from rookery.workspaces.service import as_push
 from rookery.workspaces.templates import TemplateFile
-from tests.api.api_rig import House, Person, open_house
+from tests.api.api_rig import ApiRig, Person, open_house
 from tests.database import Server, fresh_database
 
 DOCUMENT = json.loads((Path(__file__).parents[2] / "docs" / "api" / "openapi.json").read_text())
@@ -58,9 +58,9 @@ CROWD = 3
 LEAST_DONE = {Role.MEMBER: 25, Role.AUDITOR: 30, Role.ADMIN: 40}
 
 
-async def furnish(house: House, people: list[Person], root: Person) -> dict[str, str]:
+async def furnish(rig: ApiRig, people: list[Person], root: Person) -> dict[str, str]:
     """Something for every parameter of a path, and who owns it is one of the callers."""
-    model = str(await house.add_model())
+    model = str(await rig.add_model())
     provider = {"type": "openai_compat", "name": "nowhere", "base_url": "http://127.0.0.1:9/v1", "allow_user_key": True}
     made = (await root.http.post("/api/v1/model-providers", json=provider)).json()
     owner = people[0].http
@@ -70,7 +70,7 @@ async def furnish(house: House, people: list[Person], root: Person) -> dict[str,
     messages = (await owner.get(f"/api/v1/chats/{chat['id']}/messages")).json()["items"]
     named = {"Content-Type": "text/plain", "Content-Disposition": 'attachment; filename="a.txt"'}
     file = (await owner.post("/api/v1/files", content=b"hello", headers=named)).json()
-    spare = await house.add("spare")
+    spare = await rig.add("spare")
     body = {"name": "spare", "scopes": ["chat:read"]}
     token = (await spare.http.post("/api/v1/tokens", json=body)).json()
     return {
@@ -82,13 +82,13 @@ async def furnish(house: House, people: list[Person], root: Person) -> dict[str,
         "model_config": model,
         "user": str(spare.id),
         "token": token["id"],
-        **await furnish_workspace(house, people[0]),
+        **await furnish_workspace(rig, people[0]),
     }
 
 
-async def furnish_workspace(house: House, owner: Person) -> dict[str, str]:
+async def furnish_workspace(rig: ApiRig, owner: Person) -> dict[str, str]:
     packed = templates.pack({"template.toml": TemplateFile(b'name = "plain"')})
-    async with house.database.api.acquire() as conn:
+    async with rig.database.api.acquire() as conn:
         await stored_templates.push_template(conn, as_push(packed))
         workspace = await conn.fetchval(
             "INSERT INTO workspaces (owner_id, name, template, template_revision) VALUES ($1, 'w', 'plain', $2)"
@@ -106,7 +106,7 @@ async def furnish_workspace(house: House, owner: Person) -> dict[str, str]:
 
 @dataclass
 class Party:
-    """Somebody with a role, in a house of their own, and the operations that did what they were asked for."""
+    """Somebody with a role, in a rig of their own, and the operations that did what they were asked for."""
 
     role: Role
     url: str
@@ -120,7 +120,7 @@ class Party:
 
 @dataclass
 class Trial:
-    """Sends what is generated to each house, and keeps what went wrong.
+    """Sends what is generated to each rig, and keeps what went wrong.
 
     A request is generated once for all of them: that takes several times as long as answering it.
     """
@@ -176,11 +176,11 @@ class Trial:
 
 @asynccontextmanager
 async def open_party(server: Server, tmp_path: Path, role: Role) -> AsyncIterator[Party]:
-    async with fresh_database(server) as database_url, open_house(database_url, tmp_path) as house:
-        root = await house.add("chief", role=Role.ADMIN)
-        people = [await house.add(f"{role}{number}", role=role) for number in range(CROWD)]
-        known = await furnish(house, people, root)
-        yield Party(role, house.url, itertools.cycle(person.token for person in people), known)
+    async with fresh_database(server) as database_url, open_house(database_url, tmp_path) as rig:
+        root = await rig.add("chief", role=Role.ADMIN)
+        people = [await rig.add(f"{role}{number}", role=role) for number in range(CROWD)]
+        known = await furnish(rig, people, root)
+        yield Party(role, rig.url, itertools.cycle(person.token for person in people), known)
 
 
 async def test_server_answers_every_role_as_its_document_says(database_server: Server, tmp_path: Path) -> None:

@@ -23,8 +23,8 @@ from rookery.domain.access.rights import Role
 from rookery.store.people import first_admin, one_time_links, users
 from rookery.store.people.one_time_links import LinkKind
 from rookery.store.people.users import User
-from tests.api.api_rig import House, Person, open_house
-from tests.api.chat_rig import Talk
+from tests.api.api_rig import ApiRig, Person, open_house
+from tests.api.chat_rig import ChatRig
 
 FOLDER = Path(__file__).parents[2] / "docs" / "api"
 PAGES = sorted(FOLDER.glob("*.md"))
@@ -64,7 +64,7 @@ def blocks(page: Path) -> list[Block]:
 class Reader:
     """Somebody who follows a page: in a folder of their own, with an account, filling in what is theirs."""
 
-    house: House
+    rig: ApiRig
     folder: Path
     person: Person | None
     variables: dict[str, str] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class Reader:
         for name, fill_in in FILLED_IN.items():
             if re.search(rf"\${name}\b", text):
                 await fill_in(self)
-        text = text.replace(ADDRESS, self.house.url)
+        text = text.replace(ADDRESS, self.rig.url)
         if "rk_setup_..." in text:
             text = text.replace("rk_setup_...", await self._setup_token())
         if "rk_l_..." in text:
@@ -117,51 +117,51 @@ class Reader:
     async def _account(self) -> User:
         if self.person is not None:
             return self.person.user
-        async with self.house.database.api.acquire() as conn:
+        async with self.rig.database.api.acquire() as conn:
             found = await users.find_by_login(conn, "ada")
         assert found is not None
         return found[0]
 
     async def _token(self) -> str:
-        return self.person.token if self.person is not None else await self.house.token_of(await self._account())
+        return self.person.token if self.person is not None else await self.rig.token_of(await self._account())
 
     async def _setup_token(self) -> str:
-        async with self.house.database.api.acquire() as conn:
-            token = await first_admin.ensure_token(conn, self.folder / "data", now=self.house.clock.now())
+        async with self.rig.database.api.acquire() as conn:
+            token = await first_admin.ensure_token(conn, self.folder / "data", now=self.rig.clock.now())
         assert token is not None
         return token
 
     async def _link(self) -> str:
         user = await self._account()
-        async with self.house.database.api.acquire() as conn:
+        async with self.rig.database.api.acquire() as conn:
             made = await one_time_links.create_link(
-                conn, user.id, kind=LinkKind.RESET, now=self.house.clock.now(), by=None
+                conn, user.id, kind=LinkKind.RESET, now=self.rig.clock.now(), by=None
             )
         return made.secret
 
     @property
-    def talk(self) -> Talk:
+    def chat_rig(self) -> ChatRig:
         assert self.person is not None, "this page has no account to begin with"
-        return Talk(self.house, self.person)
+        return ChatRig(self.rig, self.person)
 
     async def fill_in_chat(self) -> None:
         """A chat of its own for each block: some end with its deletion."""
-        self.variables["CHAT"] = chat = await self.talk.waiting()
-        page = (await self.talk.http.get(f"/api/v1/chats/{chat}/messages")).json()
+        self.variables["CHAT"] = chat = await self.chat_rig.waiting()
+        page = (await self.chat_rig.http.get(f"/api/v1/chats/{chat}/messages")).json()
         self.variables["MESSAGE"] = str(page["items"][-1]["id"])
 
     async def fill_in_queue(self) -> None:
-        self.variables["CHAT"] = chat = await self.talk.asking("one", "two")
-        queued = (await self.talk.http.get(f"/api/v1/chats/{chat}/queue")).json()
+        self.variables["CHAT"] = chat = await self.chat_rig.asking("one", "two")
+        queued = (await self.chat_rig.http.get(f"/api/v1/chats/{chat}/queue")).json()
         self.variables["QUEUED"] = str(queued["items"][0]["id"])
 
     async def fill_in_file(self) -> None:
         named = {"Content-Type": "image/png", "Content-Disposition": 'attachment; filename="photo.png"'}
-        made = await self.talk.http.post("/api/v1/files", content=PIXEL, headers=named)
+        made = await self.chat_rig.http.post("/api/v1/files", content=PIXEL, headers=named)
         self.variables["FILE"] = made.json()["id"]
 
     async def fill_in_user(self) -> None:
-        self.variables["USER_ID"] = str((await self.house.add("bob")).id)
+        self.variables["USER_ID"] = str((await self.rig.add("bob")).id)
 
     async def fill_in_token(self) -> None:
         self.variables["TOKEN"] = await self._token()
@@ -182,18 +182,18 @@ async def reader(request: pytest.FixtureRequest, database_url: str, tmp_path: Pa
     """Of the page that is the parameter. One begins with a server that nobody has set up; programs need answers."""
     page: Path = request.param
     is_about_programs = any(block.language == "python" and "Rookery(" in block.text for block in blocks(page))
-    async with open_house(database_url, tmp_path, takes_chats=is_about_programs) as house:
-        await house.add_model()
+    async with open_house(database_url, tmp_path, takes_chats=is_about_programs) as rig:
+        await rig.add_model()
         person = None
         if page.stem != "identity":
-            person = await house.add("ada", role=Role.ADMIN)
-            await set_password(house, person, "a long sentence of mine")
+            person = await rig.add("ada", role=Role.ADMIN)
+            await set_password(rig, person, "a long sentence of mine")
         (tmp_path / "bin").mkdir()
         curl = tmp_path / "bin" / "curl"
         curl.write_text(CURL.format(curl=shlex.quote(found_curl())))
         curl.chmod(0o755)
         (tmp_path / "photo.png").write_bytes(PIXEL)
-        yield Reader(house, tmp_path, person)
+        yield Reader(rig, tmp_path, person)
 
 
 def found_curl() -> str:
@@ -205,9 +205,9 @@ def found_curl() -> str:
     return found
 
 
-async def set_password(house: House, person: Person, password: str) -> None:
-    hashed = await house.replica.passwords.hash(password)
-    async with house.database.api.acquire() as conn:
+async def set_password(rig: ApiRig, person: Person, password: str) -> None:
+    hashed = await rig.replica.passwords.hash(password)
+    async with rig.database.api.acquire() as conn:
         await users.set_password_hash(conn, person.id, password_hash=hashed)
 
 

@@ -16,7 +16,7 @@ from rookery.store.people import signed_links
 from rookery.store.people.signed_links import LinkKey, SignedTarget
 from rookery.telemetry.redaction import hide_secrets
 from rookery.testing.clock import FakeClock
-from tests.api.api_rig import House, Person
+from tests.api.api_rig import ApiRig, Person
 from tests.api.more_servers import KEY, credentials, log_in, open_door
 
 LINKS = "/api/v1/download-links"
@@ -44,20 +44,20 @@ def cookie_of(browser: httpx2.AsyncClient) -> dict[str, str]:
 
 
 async def test_link_gives_the_file_to_the_cookie_of_its_session_and_to_nobody_else(
-    house: House, ada: Person, ben: Person
+    rig: ApiRig, ada: Person, ben: Person
 ) -> None:
-    mine, elsewhere, bens = await log_in(house, ada), await log_in(house, ada), await log_in(house, ben)
+    mine, elsewhere, bens = await log_in(rig, ada), await log_in(rig, ada), await log_in(rig, ben)
     path = await uploaded(mine)
     (link,) = await signed(mine, path)
 
-    given = await house.nobody.get(link["url"], headers=cookie_of(mine))
-    ranged = await house.nobody.get(link["url"], headers={**cookie_of(mine), "Range": "bytes=1-2"})
-    head = await house.nobody.head(link["url"], headers=cookie_of(mine))
+    given = await rig.nobody.get(link["url"], headers=cookie_of(mine))
+    ranged = await rig.nobody.get(link["url"], headers={**cookie_of(mine), "Range": "bytes=1-2"})
+    head = await rig.nobody.head(link["url"], headers=cookie_of(mine))
     refused = [
-        await house.nobody.get(link["url"]),
-        await house.nobody.get(link["url"], headers=cookie_of(elsewhere)),
-        await house.nobody.get(link["url"], headers=cookie_of(bens)),
-        await house.nobody.get(path, headers=cookie_of(mine)),
+        await rig.nobody.get(link["url"]),
+        await rig.nobody.get(link["url"], headers=cookie_of(elsewhere)),
+        await rig.nobody.get(link["url"], headers=cookie_of(bens)),
+        await rig.nobody.get(path, headers=cookie_of(mine)),
     ]
 
     assert (given.status_code, given.content, ranged.content, head.status_code) == (200, b"hello", b"el", 200)
@@ -67,11 +67,11 @@ async def test_link_gives_the_file_to_the_cookie_of_its_session_and_to_nobody_el
     assert {each.headers["cache-control"] for each in refused} == {"no-store"}
 
 
-async def test_answers_to_links_stay_with_the_page_that_asked(house: House, ada: Person) -> None:
-    browser = await log_in(house, ada)
+async def test_answers_to_links_stay_with_the_page_that_asked(rig: ApiRig, ada: Person) -> None:
+    browser = await log_in(rig, ada)
     (link,) = await signed(browser, await uploaded(browser))
 
-    by_link = (await house.nobody.get(link["url"], headers=cookie_of(browser))).headers
+    by_link = (await rig.nobody.get(link["url"], headers=cookie_of(browser))).headers
     by_key = (await browser.get(link["path"])).headers
 
     assert by_link["cache-control"] == "private, max-age=300"
@@ -82,15 +82,15 @@ async def test_answers_to_links_stay_with_the_page_that_asked(house: House, ada:
         assert "rookery-session-key" in headers["vary"].lower()
 
 
-async def test_link_opens_nothing_but_its_own_address(house: House, ada: Person) -> None:
-    browser = await log_in(house, ada)
+async def test_link_opens_nothing_but_its_own_address(rig: ApiRig, ada: Person) -> None:
+    browser = await log_in(rig, ada)
     first, second = await uploaded(browser), await uploaded(browser)
     (link,) = await signed(browser, first)
     signature = link["url"].partition("?")[2]
     cookie = cookie_of(browser)
 
     others = [
-        await house.nobody.request(method, address, headers={**cookie, "Sec-Fetch-Site": "same-origin"})
+        await rig.nobody.request(method, address, headers={**cookie, "Sec-Fetch-Site": "same-origin"})
         for method, address in (
             ("GET", f"{second}?{signature}"),
             ("DELETE", link["url"]),
@@ -120,68 +120,68 @@ async def test_link_opens_nothing_but_its_own_address(house: House, ada: Person)
         "UPDATE users SET status = 'disabled' WHERE username = 'ada'",
     ],
 )
-async def test_link_ends_with_its_session_and_with_its_user(house: House, ada: Person, change: str) -> None:
-    browser = await log_in(house, ada)
+async def test_link_ends_with_its_session_and_with_its_user(rig: ApiRig, ada: Person, change: str) -> None:
+    browser = await log_in(rig, ada)
     (link,) = await signed(browser, await uploaded(browser))
-    await house.database.api.execute(change)
+    await rig.database.api.execute(change)
 
-    assert (await house.nobody.get(link["url"], headers=cookie_of(browser))).status_code == 401
+    assert (await rig.nobody.get(link["url"], headers=cookie_of(browser))).status_code == 401
 
 
-async def test_link_to_what_was_taken_away_gives_nothing(house: House, ada: Person, ben: Person) -> None:
-    owner, reader = await log_in(house, ada), await log_in(house, ben)
+async def test_link_to_what_was_taken_away_gives_nothing(rig: ApiRig, ada: Person, ben: Person) -> None:
+    owner, reader = await log_in(rig, ada), await log_in(rig, ben)
     path = await uploaded(owner)
     own, foreign = (await signed(owner, path))[0]["url"], (await signed(reader, path))[0]["url"]
 
-    stranger = await house.nobody.get(foreign, headers=cookie_of(reader))
+    stranger = await rig.nobody.get(foreign, headers=cookie_of(reader))
     await owner.delete(path)
-    gone = await house.nobody.get(own, headers=cookie_of(owner))
+    gone = await rig.nobody.get(own, headers=cookie_of(owner))
 
     assert (stranger.status_code, gone.status_code) == (404, 404)
 
 
-async def test_link_lasts_five_to_ten_minutes(house: House, ada: Person) -> None:
-    browser = await log_in(house, ada)
+async def test_link_lasts_five_to_ten_minutes(rig: ApiRig, ada: Person) -> None:
+    browser = await log_in(rig, ada)
     path, cookie = await uploaded(browser), cookie_of(browser)
-    clock = FakeClock(house.clock.now())
+    clock = FakeClock(rig.clock.now())
     async with (
-        open_door(house, clock=clock) as url,
+        open_door(rig, clock=clock) as url,
         httpx2.AsyncClient(base_url=url, headers=credentials(browser), timeout=20.0, verify=False) as page,
     ):
         (link,) = await signed(page, path)
         await clock.advance(299)
-        late = await house.nobody.get(url + link["url"], headers=cookie)
+        late = await rig.nobody.get(url + link["url"], headers=cookie)
         await clock.advance(301)
-        over = await house.nobody.get(url + link["url"], headers=cookie)
-        again = await house.nobody.get(url + (await signed(page, path))[0]["url"], headers=cookie)
+        over = await rig.nobody.get(url + link["url"], headers=cookie)
+        again = await rig.nobody.get(url + (await signed(page, path))[0]["url"], headers=cookie)
 
     assert (late.status_code, over.status_code, again.status_code) == (200, 401, 200)
     assert over.json()["code"] == "session_key_required"
 
 
-async def test_reports_are_saved_by_link_with_the_rights_of_now(house: House) -> None:
-    boss = await log_in(house, await house.add("boss", role=Role.ADMIN))
+async def test_reports_are_saved_by_link_with_the_rights_of_now(rig: ApiRig) -> None:
+    boss = await log_in(rig, await rig.add("boss", role=Role.ADMIN))
     audit, usage = await signed(boss, "/api/v1/audit?format=csv&limit=200", "/api/v1/usage?group_by=day&format=csv")
 
-    saved = [await house.nobody.get(each["url"], headers=cookie_of(boss)) for each in (audit, usage)]
-    plain = await house.nobody.get(audit["url"].replace("format=csv", "format=json"), headers=cookie_of(boss))
+    saved = [await rig.nobody.get(each["url"], headers=cookie_of(boss)) for each in (audit, usage)]
+    plain = await rig.nobody.get(audit["url"].replace("format=csv", "format=json"), headers=cookie_of(boss))
 
     assert [(each.status_code, each.headers["content-type"].split(";")[0]) for each in saved] == [(200, "text/csv")] * 2
     assert plain.status_code == 401
 
 
-async def test_path_of_a_workspace_is_signed_as_browsers_write_it(house: House, ada: Person) -> None:
-    browser = await log_in(house, ada)
+async def test_path_of_a_workspace_is_signed_as_browsers_write_it(rig: ApiRig, ada: Person) -> None:
+    browser = await log_in(rig, ada)
     path = f"/api/v1/chats/{SOME_ID}/file/bytes?path={quote('Bücher & Söhne/100%?.png', safe='')}"
     (link,) = await signed(browser, path)
 
-    answered = await house.nobody.get(link["url"], headers=cookie_of(browser))
+    answered = await rig.nobody.get(link["url"], headers=cookie_of(browser))
 
     assert link["url"].startswith(f"{path}&signature=")
     assert (answered.status_code, answered.json()["code"]) == (404, "chat_not_found")
 
 
-async def test_token_has_no_links_signed(house: House, ada: Person) -> None:
+async def test_token_has_no_links_signed(rig: ApiRig, ada: Person) -> None:
     refused = await ada.http.get(LINKS, params={"path": FILE})
     followed = await ada.http.get(f"{FILE}?signature=rk_d_1_{'0' * 64}")
 
@@ -218,8 +218,8 @@ def test_other_addresses_are_never_signed(path: str) -> None:
     assert not download_links.is_signable(path)
 
 
-async def test_wrong_paths_are_refused_by_name(house: House, ada: Person) -> None:
-    browser = await log_in(house, ada)
+async def test_wrong_paths_are_refused_by_name(rig: ApiRig, ada: Person) -> None:
+    browser = await log_in(rig, ada)
 
     refused = [
         await browser.get(LINKS, params={"path": paths})
@@ -256,15 +256,15 @@ def test_signature_counts_until_its_moment_and_for_its_key() -> None:
     assert timedelta(minutes=5) < expires_at - now <= timedelta(minutes=10)
 
 
-async def test_signatures_are_in_no_log(house: House, ada: Person, caplog: pytest.LogCaptureFixture) -> None:
+async def test_signatures_are_in_no_log(rig: ApiRig, ada: Person, caplog: pytest.LogCaptureFixture) -> None:
     for name in ("rookery", "uvicorn"):
         caplog.set_level(logging.DEBUG, name)
-    browser = await log_in(house, ada)
+    browser = await log_in(rig, ada)
     (link,) = await signed(browser, await uploaded(browser))
-    await house.nobody.get(link["url"], headers=cookie_of(browser))
-    await house.nobody.get(link["url"])
+    await rig.nobody.get(link["url"], headers=cookie_of(browser))
+    await rig.nobody.get(link["url"])
 
     signature = link["url"].partition("signature=")[2]
     assert signature not in caplog.text
     assert browser.headers[KEY] not in caplog.text
-    assert signature not in hide_secrets(f"see {house.url}{link['url']} and {signature}")
+    assert signature not in hide_secrets(f"see {rig.url}{link['url']} and {signature}")

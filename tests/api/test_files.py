@@ -16,8 +16,8 @@ from rookery.domain.access.rights import Role
 from rookery.store.people import users
 from rookery.store.people.users import UserPatch
 from rookery.testing.clock import FakeClock
-from tests.api.api_rig import House, Person
-from tests.api.chat_rig import CHATS, Talk, fields, text
+from tests.api.api_rig import ApiRig, Person
+from tests.api.chat_rig import CHATS, ChatRig, fields, text
 from tests.api.more_servers import open_door
 
 FILES = "/api/v1/files"
@@ -47,14 +47,14 @@ PDF = b"%PDF-1.7\n%%EOF"
 
 
 @pytest.fixture
-async def talk(house: House, ada: Person) -> AsyncIterator[Talk]:
+async def chat_rig(rig: ApiRig, ada: Person) -> AsyncIterator[ChatRig]:
     """Somebody who may upload as often as they like."""
-    await house.add_model()
-    limits = RateLimits(clock=house.clock, per_minute=dict.fromkeys(Limit, 100_000))
-    async with open_door(house, limits=limits) as url:
+    await rig.add_model()
+    limits = RateLimits(clock=rig.clock, per_minute=dict.fromkeys(Limit, 100_000))
+    async with open_door(rig, limits=limits) as url:
         http = httpx2.AsyncClient(base_url=url, headers=ada.http.headers, timeout=20.0)
         async with http:
-            yield Talk(house, Person(ada.user, ada.token, http))
+            yield ChatRig(rig, Person(ada.user, ada.token, http))
 
 
 async def upload(
@@ -99,9 +99,9 @@ KINDS: tuple[tuple[bytes, str, str | None, str], ...] = (
 )
 
 
-async def test_bytes_decide_what_a_file_is(talk: Talk) -> None:
+async def test_bytes_decide_what_a_file_is(chat_rig: ChatRig) -> None:
     for data, name, declared, kind in KINDS:
-        made = await upload(talk.http, data, name, declared)
+        made = await upload(chat_rig.http, data, name, declared)
 
         assert made.status_code == 201, made.text
         assert (made.json()["mime_type"], made.json()["size_bytes"], made.json()["name"]) == (kind, len(data), name)
@@ -126,24 +126,24 @@ REFUSED: tuple[tuple[bytes, str, str | None, str], ...] = (
 )
 
 
-async def test_file_that_is_not_taken_is_refused_with_the_reason(talk: Talk) -> None:
+async def test_file_that_is_not_taken_is_refused_with_the_reason(chat_rig: ChatRig) -> None:
     for data, name, declared, words in REFUSED:
-        refused = await upload(talk.http, data, name, declared)
+        refused = await upload(chat_rig.http, data, name, declared)
 
         assert refused.status_code == 400, refused.text
         assert words in refused.json()["message"]
-    assert await talk.count("chat_files") == 0
+    assert await chat_rig.count("chat_files") == 0
 
 
-async def test_file_has_at_most_10_mib(talk: Talk) -> None:
+async def test_file_has_at_most_10_mib(chat_rig: ChatRig) -> None:
     limit = 10 * 1024 * 1024
 
-    assert (await upload(talk.http, b"x" * limit)).status_code == 201
-    refused = await upload(talk.http, b"x" * (limit + 1))
+    assert (await upload(chat_rig.http, b"x" * limit)).status_code == 201
+    refused = await upload(chat_rig.http, b"x" * (limit + 1))
     assert (refused.status_code, refused.json()["code"]) == (413, "body_too_large")
 
 
-async def test_name_of_a_file_is_cleaned(talk: Talk) -> None:
+async def test_name_of_a_file_is_cleaned(chat_rig: ChatRig) -> None:
     for name, cleaned in (
         ("../../etc/passwd", "....etcpasswd"),
         ("a\x00b\nc", "abc"),
@@ -151,35 +151,35 @@ async def test_name_of_a_file_is_cleaned(talk: Talk) -> None:
         ("\u202egnp.exe", "gnp.exe"),
         ("ü" * 300, "ü" * 127),  # cut between characters
     ):
-        assert (await stored(talk.http, name=name))["name"] == cleaned
+        assert (await stored(chat_rig.http, name=name))["name"] == cleaned
 
 
-async def test_file_without_a_name_is_refused(talk: Talk) -> None:
+async def test_file_without_a_name_is_refused(chat_rig: ChatRig) -> None:
     for headers in (
         {},
         {"Content-Disposition": "attachment"},
         {"Content-Disposition": "attachment; filename*=UTF-8''%20"},
     ):
-        refused = await talk.http.post(FILES, content=b"x", headers=headers)
+        refused = await chat_rig.http.post(FILES, content=b"x", headers=headers)
         assert list(fields(refused)) == ["filename"]
 
 
-async def test_plain_name_is_taken_where_there_is_no_other(talk: Talk) -> None:
+async def test_plain_name_is_taken_where_there_is_no_other(chat_rig: ChatRig) -> None:
     both = "attachment; filename=plain.txt; filename*=UTF-8''extended.txt"
     for given, name in (('attachment; filename="a \\"b\\".txt"', 'a "b".txt'), (both, "extended.txt")):
-        made = await talk.http.post(FILES, content=b"x", headers={"Content-Disposition": given})
+        made = await chat_rig.http.post(FILES, content=b"x", headers={"Content-Disposition": given})
         assert made.json()["name"] == name
 
 
-async def test_name_in_an_encoding_that_headers_do_not_know_is_refused(talk: Talk) -> None:
-    latin = await talk.http.post(
+async def test_name_in_an_encoding_that_headers_do_not_know_is_refused(chat_rig: ChatRig) -> None:
+    latin = await chat_rig.http.post(
         FILES, content=b"x", headers={"Content-Disposition": "attachment; filename*=ISO-8859-1''%FC.txt"}
     )
     assert latin.json()["name"] == "ü.txt"
 
     for encoding in ("idna", "unicode_escape", "base64", "klingon", ""):
         given = f"attachment; filename*={encoding}''a%ff.txt"
-        refused = await talk.http.post(FILES, content=b"x", headers={"Content-Disposition": given})
+        refused = await chat_rig.http.post(FILES, content=b"x", headers={"Content-Disposition": given})
         assert list(fields(refused)) == ["Content-Disposition"]
 
 
@@ -189,17 +189,17 @@ async def test_uploads_are_limited(ada: Person) -> None:
     assert [each.status_code for each in answers] == [201] * 12 + [429]
 
 
-async def test_user_holds_a_bounded_number_of_files_that_no_chat_uses(talk: Talk) -> None:
-    async with talk.house.database.api.acquire() as conn:
+async def test_user_holds_a_bounded_number_of_files_that_no_chat_uses(chat_rig: ChatRig) -> None:
+    async with chat_rig.rig.database.api.acquire() as conn:
         await conn.execute(
             """
             INSERT INTO chat_files (owner_id, name, mime_type, size_bytes)
             SELECT $1, 'x', 'text/plain', 0 FROM generate_series(1, 200)
             """,
-            talk.person.id,
+            chat_rig.person.id,
         )
 
-    refused = await upload(talk.http, b"x")
+    refused = await upload(chat_rig.http, b"x")
 
     assert (refused.status_code, refused.json()["code"]) == (409, "quota_exceeded")
 
@@ -207,10 +207,10 @@ async def test_user_holds_a_bounded_number_of_files_that_no_chat_uses(talk: Talk
 # Reading
 
 
-async def test_file_is_served_so_that_it_can_do_no_harm(talk: Talk) -> None:
-    file = await stored(talk.http, b"hello", "notes é.txt")
+async def test_file_is_served_so_that_it_can_do_no_harm(chat_rig: ChatRig) -> None:
+    file = await stored(chat_rig.http, b"hello", "notes é.txt")
 
-    found = await talk.http.get(f"{FILES}/{file['id']}")
+    found = await chat_rig.http.get(f"{FILES}/{file['id']}")
 
     assert (found.status_code, found.content) == (200, b"hello")
     assert found.headers["content-type"] == "text/plain; charset=utf-8"
@@ -219,14 +219,14 @@ async def test_file_is_served_so_that_it_can_do_no_harm(talk: Talk) -> None:
     assert found.headers["x-content-type-options"] == "nosniff"
     assert found.headers["cache-control"] == "private, max-age=31536000, immutable"
     assert found.headers["etag"] == f'"{file["sha256"]}"'
-    same = await talk.http.get(f"{FILES}/{file['id']}", headers={"If-None-Match": found.headers["etag"]})
+    same = await chat_rig.http.get(f"{FILES}/{file['id']}", headers={"If-None-Match": found.headers["etag"]})
     assert (same.status_code, same.content) == (304, b"")
-    pdf = await stored(talk.http, PDF, "a.pdf")
-    assert (await talk.http.get(f"{FILES}/{pdf['id']}")).headers["content-disposition"].startswith("attachment;")
+    pdf = await stored(chat_rig.http, PDF, "a.pdf")
+    assert (await chat_rig.http.get(f"{FILES}/{pdf['id']}")).headers["content-disposition"].startswith("attachment;")
 
 
-async def test_range_of_a_file(talk: Talk) -> None:
-    file = await stored(talk.http)
+async def test_range_of_a_file(chat_rig: ChatRig) -> None:
+    file = await stored(chat_rig.http)
     cases: list[tuple[str, int, bytes | None, str | None]] = [
         ("bytes=1-3", 206, b"ell", "bytes 1-3/5"),
         ("bytes=3-", 206, b"lo", "bytes 3-4/5"),
@@ -243,96 +243,96 @@ async def test_range_of_a_file(talk: Talk) -> None:
     ]
 
     for wanted, status, data, place in cases:
-        found = await talk.http.get(f"{FILES}/{file['id']}", headers={"Range": wanted})
+        found = await chat_rig.http.get(f"{FILES}/{file['id']}", headers={"Range": wanted})
 
         assert (found.status_code, found.headers.get("content-range")) == (status, place), wanted
         if data is not None:
             assert found.content == data
 
 
-async def test_range_of_another_version_is_answered_by_all(talk: Talk) -> None:
-    file = await stored(talk.http)
+async def test_range_of_another_version_is_answered_by_all(chat_rig: ChatRig) -> None:
+    file = await stored(chat_rig.http)
 
-    found = await talk.http.get(f"{FILES}/{file['id']}", headers={"Range": "bytes=1-2", "If-Range": '"other"'})
+    found = await chat_rig.http.get(f"{FILES}/{file['id']}", headers={"Range": "bytes=1-2", "If-Range": '"other"'})
 
     assert (found.status_code, found.content) == (200, b"hello")
 
 
-async def test_file_is_read_by_its_owner_and_by_readers_of_its_chat(talk: Talk, ben: Person) -> None:
-    file = await stored(talk.http)
+async def test_file_is_read_by_its_owner_and_by_readers_of_its_chat(chat_rig: ChatRig, ben: Person) -> None:
+    file = await stored(chat_rig.http)
     path = f"{FILES}/{file['id']}"
-    chat = await talk.create_with(file["id"])
+    chat = await chat_rig.create_with(file["id"])
     assert (await ben.http.get(path)).status_code == 404
 
-    await talk.share(chat, ben)
+    await chat_rig.share(chat, ben)
 
     assert (await ben.http.get(path)).status_code == 200
     assert (await ben.http.delete(path)).json()["code"] == "forbidden"
-    assert (await talk.http.get(f"{FILES}/{uuid4()}")).json()["code"] == "not_found"
+    assert (await chat_rig.http.get(f"{FILES}/{uuid4()}")).json()["code"] == "not_found"
 
 
-async def test_file_goes_only_while_no_chat_uses_it(talk: Talk) -> None:
-    used, unused = await stored(talk.http), await stored(talk.http)
-    await talk.create_with(used["id"])
+async def test_file_goes_only_while_no_chat_uses_it(chat_rig: ChatRig) -> None:
+    used, unused = await stored(chat_rig.http), await stored(chat_rig.http)
+    await chat_rig.create_with(used["id"])
 
-    refused = await talk.http.delete(f"{FILES}/{used['id']}")
-    done = await talk.http.delete(f"{FILES}/{unused['id']}")
+    refused = await chat_rig.http.delete(f"{FILES}/{used['id']}")
+    done = await chat_rig.http.delete(f"{FILES}/{unused['id']}")
 
     assert (refused.status_code, refused.json()["code"]) == (409, "in_use")
     assert done.status_code == 204
-    assert (await talk.http.get(f"{FILES}/{unused['id']}")).status_code == 404
+    assert (await chat_rig.http.get(f"{FILES}/{unused['id']}")).status_code == 404
 
 
 # In messages
 
 
-async def test_message_says_what_its_file_is(talk: Talk) -> None:
-    file = await stored(talk.http, b"alpha beta gamma", "words.txt")
+async def test_message_says_what_its_file_is(chat_rig: ChatRig) -> None:
+    file = await stored(chat_rig.http, b"alpha beta gamma", "words.txt")
 
-    chat = await talk.create_with(file["id"])
+    chat = await chat_rig.create_with(file["id"])
 
-    (message,) = (await talk.http.get(f"{CHATS}/{chat}/messages")).json()["items"]
+    (message,) = (await chat_rig.http.get(f"{CHATS}/{chat}/messages")).json()["items"]
     assert message["content"] == [
         {"type": "file", "media_type": "text/plain", "name": "words.txt", "file_id": file["id"]}
     ]
-    found = await talk.get(chat)
+    found = await chat_rig.get(chat)
     assert found["title"] == "alpha beta gamma"
     assert [each["id"] for each in found["files"]] == [file["id"]]
 
 
-async def test_file_of_somebody_else_is_refused_by_its_place(talk: Talk, ben: Person) -> None:
+async def test_file_of_somebody_else_is_refused_by_its_place(chat_rig: ChatRig, ben: Person) -> None:
     theirs = await stored(ben.http)
-    chat = await talk.create()
+    chat = await chat_rig.create()
     content = [*text("look"), {"type": "file", "file_id": theirs["id"]}]
 
     for path in (CHATS, f"{CHATS}/{chat}/messages"):
-        refused = await talk.http.post(path, json={"content": content})
+        refused = await chat_rig.http.post(path, json={"content": content})
         assert list(fields(refused)) == ["content[1].file_id"]
         assert refused.json()["code"] == "file_unavailable"
 
 
-async def test_chat_uses_at_most_50_files_and_each_counts_once(talk: Talk) -> None:
-    files = [(await stored(talk.http, str(n).encode()))["id"] for n in range(51)]
+async def test_chat_uses_at_most_50_files_and_each_counts_once(chat_rig: ChatRig) -> None:
+    files = [(await stored(chat_rig.http, str(n).encode()))["id"] for n in range(51)]
     parts = [{"type": "file", "file_id": each} for each in files]
-    chat = await talk.create()
+    chat = await chat_rig.create()
 
-    full = await talk.http.post(f"{CHATS}/{chat}/messages", json={"content": [*parts[:50], parts[0]]})
-    again = await talk.http.post(f"{CHATS}/{chat}/messages", json={"content": parts[:1]})
-    refused = await talk.http.post(f"{CHATS}/{chat}/messages", json={"content": parts[50:]})
+    full = await chat_rig.http.post(f"{CHATS}/{chat}/messages", json={"content": [*parts[:50], parts[0]]})
+    again = await chat_rig.http.post(f"{CHATS}/{chat}/messages", json={"content": parts[:1]})
+    refused = await chat_rig.http.post(f"{CHATS}/{chat}/messages", json={"content": parts[50:]})
 
     assert (full.status_code, again.status_code) == (200, 200), full.text
     assert (refused.status_code, refused.json()["code"]) == (400, "file_cap_exceeded")
-    assert len(await talk.queued(chat)) == 2
+    assert len(await chat_rig.queued(chat)) == 2
 
 
 # Signed addresses
 
 
-async def test_signed_address_works_without_a_login(house: House, talk: Talk) -> None:
-    file = await stored(talk.http)
+async def test_signed_address_works_without_a_login(rig: ApiRig, chat_rig: ChatRig) -> None:
+    file = await stored(chat_rig.http)
 
-    signed = (await talk.http.post(f"{FILES}/{file['id']}/download-url")).json()
-    found = await house.nobody.get(signed["url"])
+    signed = (await chat_rig.http.post(f"{FILES}/{file['id']}/download-url")).json()
+    found = await rig.nobody.get(signed["url"])
 
     assert (found.status_code, found.content) == (200, b"hello")
     assert found.headers["cache-control"] == "no-store"
@@ -341,9 +341,9 @@ async def test_signed_address_works_without_a_login(house: House, talk: Talk) ->
     assert "." not in signed["expires_at"]
 
 
-async def test_signed_address_is_for_one_file_and_as_it_was_made(house: House, talk: Talk) -> None:
-    file, other = await stored(talk.http), await stored(talk.http)
-    url = (await talk.http.post(f"{FILES}/{file['id']}/download-url")).json()["url"]
+async def test_signed_address_is_for_one_file_and_as_it_was_made(rig: ApiRig, chat_rig: ChatRig) -> None:
+    file, other = await stored(chat_rig.http), await stored(chat_rig.http)
+    url = (await chat_rig.http.post(f"{FILES}/{file['id']}/download-url")).json()["url"]
     token = url.partition("token=")[2]
 
     for path in (
@@ -353,27 +353,27 @@ async def test_signed_address_is_for_one_file_and_as_it_was_made(house: House, t
         f"{FILES}/{file['id']}/download",
         f"{FILES}/nine/download?token={token}",
     ):
-        refused = await house.nobody.get(path)
+        refused = await rig.nobody.get(path)
         assert (refused.status_code, refused.json()["code"]) == (404, "not_found"), path
 
 
-async def test_signed_address_ends_with_the_right_of_who_made_it(house: House, talk: Talk, ben: Person) -> None:
-    file = await stored(talk.http)
-    chat = await talk.create_with(file["id"])
-    await talk.share(chat, ben)
+async def test_signed_address_ends_with_the_right_of_who_made_it(rig: ApiRig, chat_rig: ChatRig, ben: Person) -> None:
+    file = await stored(chat_rig.http)
+    chat = await chat_rig.create_with(file["id"])
+    await chat_rig.share(chat, ben)
     url = (await ben.http.post(f"{FILES}/{file['id']}/download-url")).json()["url"]
-    assert (await house.nobody.get(url)).status_code == 200
+    assert (await rig.nobody.get(url)).status_code == 200
 
-    await talk.http.patch(f"{CHATS}/{chat}/acl", json={"users": {str(ben.id): None}})
+    await chat_rig.http.patch(f"{CHATS}/{chat}/acl", json={"users": {str(ben.id): None}})
 
-    assert (await house.nobody.get(url)).status_code == 404
+    assert (await rig.nobody.get(url)).status_code == 404
 
 
-async def test_who_reads_by_stating_a_reason_gets_no_signed_address(house: House, talk: Talk) -> None:
+async def test_who_reads_by_stating_a_reason_gets_no_signed_address(rig: ApiRig, chat_rig: ChatRig) -> None:
     """Whoever follows the address states none."""
-    file = await stored(talk.http)
-    await talk.create_with(file["id"])
-    boss = await house.add("boss", role=Role.ADMIN)
+    file = await stored(chat_rig.http)
+    await chat_rig.create_with(file["id"])
+    boss = await rig.add("boss", role=Role.ADMIN)
     reason = {"Rookery-Break-Glass": "looking for a lost invoice"}
 
     read = await boss.http.get(f"{FILES}/{file['id']}", headers=reason)
@@ -384,24 +384,24 @@ async def test_who_reads_by_stating_a_reason_gets_no_signed_address(house: House
     assert f"{FILES}/{file['id']}" in signed.json()["message"]
 
 
-async def test_signed_address_of_a_disabled_user_gives_nothing(house: House, talk: Talk) -> None:
-    file = await stored(talk.http)
-    url = (await talk.http.post(f"{FILES}/{file['id']}/download-url")).json()["url"]
-    async with house.database.api.acquire() as conn:
-        await users.update_user(conn, talk.person.id, patch=UserPatch(status=users.Status.DISABLED))
+async def test_signed_address_of_a_disabled_user_gives_nothing(rig: ApiRig, chat_rig: ChatRig) -> None:
+    file = await stored(chat_rig.http)
+    url = (await chat_rig.http.post(f"{FILES}/{file['id']}/download-url")).json()["url"]
+    async with rig.database.api.acquire() as conn:
+        await users.update_user(conn, chat_rig.person.id, patch=UserPatch(status=users.Status.DISABLED))
 
-    assert (await house.nobody.get(url)).status_code == 404
+    assert (await rig.nobody.get(url)).status_code == 404
 
 
-async def test_signed_address_is_good_for_5_minutes(house: House, talk: Talk) -> None:
-    file, clock = await stored(talk.http), FakeClock(house.clock.now())
-    async with open_door(house, clock=clock) as url:
+async def test_signed_address_is_good_for_5_minutes(rig: ApiRig, chat_rig: ChatRig) -> None:
+    file, clock = await stored(chat_rig.http), FakeClock(rig.clock.now())
+    async with open_door(rig, clock=clock) as url:
         signing = f"{url}{FILES}/{file['id']}/download-url"
-        signed = (await talk.http.post(signing)).json()["url"]
+        signed = (await chat_rig.http.post(signing)).json()["url"]
 
         await clock.advance(timedelta(minutes=4, seconds=58).total_seconds())
-        early = await house.nobody.get(signed)
+        early = await rig.nobody.get(signed)
         await clock.advance(3)
-        late = await house.nobody.get(signed)
+        late = await rig.nobody.get(signed)
 
     assert (early.status_code, late.status_code) == (200, 404)

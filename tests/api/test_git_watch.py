@@ -21,7 +21,7 @@ from tests.eventually import until
 @pytest.fixture
 async def site(database_url: str, tmp_path: Path) -> AsyncIterator[Site]:
     async with open_site(database_url, tmp_path) as found:
-        await found.house.add_model()
+        await found.rig.add_model()
         yield found
 
 
@@ -59,7 +59,7 @@ async def test_owner_sees_changes_as_they_come_and_lists_keep_the_counts(site: S
     _, chat = await running(site)
     site.driver.repositories = [repository(untracked_omitted=2)]
 
-    async with opened(site.house, path_of(chat), **bearer(site.ada)) as socket:
+    async with opened(site.rig, path_of(chat), **bearer(site.ada)) as socket:
         (first,) = await changes(socket)
         site.driver.repositories = [repository(additions=2**40, diff="+x+y")]
         await socket.send(json.dumps({"type": "refresh"}))
@@ -88,34 +88,34 @@ async def test_without_a_workspace_that_answers_there_is_no_upgrade(site: Site) 
     headers = bearer(site.ada)
     workspace, chat = await running(site)
     alone = await new_chat(site)
-    assert await refusal(site.house, path_of(alone), **headers) == (409, "no_workspace")
-    assert await refusal(site.house, path_of("x"), **headers) == (400, "invalid")
+    assert await refusal(site.rig, path_of(alone), **headers) == (409, "no_workspace")
+    assert await refusal(site.rig, path_of("x"), **headers) == (400, "invalid")
 
     await site.ada.http.post(f"{WORKSPACES}/{workspace}/stop")
     await site.until(workspace, "stopped")
-    assert await refusal(site.house, path_of(chat), **headers) == (409, "workspace_not_running")
+    assert await refusal(site.rig, path_of(chat), **headers) == (409, "workspace_not_running")
 
-    async with site.house.database.api.acquire() as conn:
+    async with site.rig.database.api.acquire() as conn:
         await conn.execute("UPDATE workspaces SET status = 'running', node = 'elsewhere'")
-    assert await refusal(site.house, path_of(chat), **headers) == (409, "agent_unreachable")
+    assert await refusal(site.rig, path_of(chat), **headers) == (409, "agent_unreachable")
 
 
 async def test_neither_readers_nor_administrators_look_into_the_workspace(site: Site) -> None:
     _, chat = await running(site)
-    eve, mallory = await site.house.add("eve"), await site.house.add("mallory")
+    eve, mallory = await site.rig.add("eve"), await site.rig.add("mallory")
     await site.ada.http.patch(f"/api/v1/chats/{chat}/acl", json={"users": {str(eve.id): "read"}})
 
-    assert (await refusal(site.house, path_of(chat), **bearer(eve)))[0] == 403
-    assert (await refusal(site.house, path_of(chat), **bearer(site.root)))[0] in (403, 404)
-    assert (await refusal(site.house, path_of(chat), **bearer(mallory)))[0] == 404
-    assert (await refusal(site.house, path_of(chat)))[0] == 401
-    assert (await refusal(site.house, path_of(chat), Origin="https://evil.example"))[0] in (401, 403)
+    assert (await refusal(site.rig, path_of(chat), **bearer(eve)))[0] == 403
+    assert (await refusal(site.rig, path_of(chat), **bearer(site.root)))[0] in (403, 404)
+    assert (await refusal(site.rig, path_of(chat), **bearer(mallory)))[0] == 404
+    assert (await refusal(site.rig, path_of(chat)))[0] == 401
+    assert (await refusal(site.rig, path_of(chat), Origin="https://evil.example"))[0] in (401, 403)
 
 
 async def test_ends_when_the_workspace_does(site: Site) -> None:
     workspace, chat = await running(site)
 
-    async with opened(site.house, path_of(chat), **bearer(site.ada)) as socket:
+    async with opened(site.rig, path_of(chat), **bearer(site.ada)) as socket:
         assert await changes(socket) == []
         await site.driver.kill(workspace)
         assert await close_code(socket) == 1000
@@ -124,7 +124,7 @@ async def test_ends_when_the_workspace_does(site: Site) -> None:
 async def test_ends_when_the_chat_gets_another_workspace(site: Site) -> None:
     _, chat = await running(site)
 
-    async with opened(site.house, path_of(chat), **bearer(site.ada)) as socket:
+    async with opened(site.rig, path_of(chat), **bearer(site.ada)) as socket:
         assert await changes(socket) == []
         await site.ada.http.patch(f"/api/v1/chats/{chat}", json={"workspace_id": None})
         site.driver.repositories = [repository()]
@@ -139,18 +139,18 @@ async def test_places_at_the_agent_are_few_and_given_back(site: Site, monkeypatc
     _, chat = await running(site)
     headers = bearer(site.ada)
 
-    async with opened(site.house, path_of(chat), **headers) as socket:
+    async with opened(site.rig, path_of(chat), **headers) as socket:
         await changes(socket)
-        assert await refusal(site.house, path_of(chat), **headers) == (429, "too_many_streams")
+        assert await refusal(site.rig, path_of(chat), **headers) == (429, "too_many_streams")
 
     async def is_free() -> bool:
         return (await site.ada.http.get(f"/api/v1/chats/{chat}/diff")).status_code == 200 and not await is_taken()
 
     async def is_taken() -> bool:
-        return bool(site.house.replica.streams.sessions)
+        return bool(site.rig.replica.streams.sessions)
 
     await until(is_free, timeout=30)
-    async with opened(site.house, path_of(chat), **headers) as socket:
+    async with opened(site.rig, path_of(chat), **headers) as socket:
         assert await changes(socket) == []
 
 

@@ -10,7 +10,7 @@ from starlette.types import Message
 from rookery.api.routers import health
 from rookery.api.routers.health import CACHE_SECONDS
 from rookery.testing.clock import FakeClock
-from tests.api.api_rig import House
+from tests.api.api_rig import ApiRig
 
 
 class Ask:
@@ -119,17 +119,17 @@ async def test_alive_looks_at_nothing() -> None:
     assert (status, ask.looks) == (200, 0)
 
 
-async def test_unknown_address_and_wrong_method_are_told_in_the_error_shape(house: House) -> None:
-    missing = await house.nobody.get("/chats/secret-id")
-    wrong = await house.nobody.delete("/healthz")
+async def test_unknown_address_and_wrong_method_are_told_in_the_error_shape(rig: ApiRig) -> None:
+    missing = await rig.nobody.get("/chats/secret-id")
+    wrong = await rig.nobody.delete("/healthz")
 
     assert (missing.status_code, missing.json()["code"]) == (404, "not_found")
     assert (wrong.status_code, wrong.json()["code"]) == (405, "not_allowed")
     assert missing.json()["request_id"] == missing.headers["x-request-id"]
 
 
-async def test_replica_that_runs_is_ready(house: House) -> None:
-    found = await house.nobody.get("/readyz")
+async def test_replica_that_runs_is_ready(rig: ApiRig) -> None:
+    found = await rig.nobody.get("/readyz")
 
     assert found.json() == {
         "status": "ready",

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.api.api_rig import House, Person
+from tests.api.api_rig import ApiRig, Person
 
 PAGE = Path(__file__).parents[2] / "docs" / "api" / "identity.md"
 ROW = re.compile(r"^\| `(GET|POST|PATCH|DELETE) (/[^`]+)`", re.MULTILINE)
 SETUP = {("GET", "/setup"), ("POST", "/setup")}  # shown as commands
 
 
-async def test_page_names_every_operation_of_identity_and_no_other(house: House, ada: Person) -> None:
+async def test_page_names_every_operation_of_identity_and_no_other(rig: ApiRig, ada: Person) -> None:
     document = (await ada.http.get("/api/v1/openapi.json")).json()
     subjects = {"setup", "auth", "tokens", "users"}
 

@@ -20,7 +20,7 @@ TRICKY: dict[str, Any] = {**DOCS, "name": "tri\u202ecky", "command": "sh\u200b",
 @pytest.fixture
 async def site(database_url: str, tmp_path: Path) -> AsyncIterator[Site]:
     async with open_site(database_url, tmp_path) as opened:
-        await opened.house.add_model()
+        await opened.rig.add_model()
         yield opened
 
 
@@ -36,7 +36,7 @@ async def workspace_with(site: Site, *entries: dict[str, Any]) -> str:
 
 async def hear(site: Site, workspace: str) -> None:
     """What a step does that looks at the workspace."""
-    runtime = site.house.replica.workspaces
+    runtime = site.rig.replica.workspaces
     place = await runtime.places.find(UUID(workspace))
     assert place is not None
     conn = runtime.places.connect(place, ChatHeaders())
@@ -150,7 +150,7 @@ async def test_what_could_hide_a_command_is_written_out(site: Site) -> None:
 async def test_only_the_owner_sees_and_answers(site: Site) -> None:
     workspace = await workspace_with(site, DOCS)
     (asked,) = await servers(site, workspace)
-    stranger = await site.house.add("eve")
+    stranger = await site.rig.add("eve")
     path = f"{WORKSPACES}/{workspace}/mcp-servers"
 
     for person, status in ((stranger, 404), (site.root, 403)):
@@ -188,16 +188,14 @@ async def test_chats_in_the_workspace_are_told_of_news_and_answers_are_audited_w
     chat = made.json()["id"]
 
     async def version() -> int:
-        return int(
-            await site.house.database.api.fetchval("SELECT context_servers FROM chats WHERE id = $1", UUID(chat))
-        )
+        return int(await site.rig.database.api.fetchval("SELECT context_servers FROM chats WHERE id = $1", UUID(chat)))
 
     before = await version()
     (asked,) = await servers(site, workspace)
     await answer(site, workspace, asked["hash"])
 
     assert await version() > before
-    rows = await site.house.database.api.fetch("SELECT action, extra::text FROM audit_log WHERE action LIKE '%.mcp_%'")
+    rows = await site.rig.database.api.fetch("SELECT action, extra::text FROM audit_log WHERE action LIKE '%.mcp_%'")
     assert [row["action"] for row in rows] == ["workspace.mcp_agree"]
     assert "npx" not in rows[0][1]
 
@@ -213,5 +211,5 @@ async def test_an_agent_that_does_not_say_what_it_runs_is_not_believed(site: Sit
     await hear(site, made)
 
     assert await servers(site, made) == []
-    stored = await site.house.database.api.fetchval("SELECT resources->0->>'error' FROM workspace_context")
+    stored = await site.rig.database.api.fetchval("SELECT resources->0->>'error' FROM workspace_context")
     assert "Restart the workspace" in stored

@@ -12,107 +12,109 @@ from rookery.domain.chat.messages import ChatId
 from rookery.store.models import usage
 from rookery.store.models.spending import SpendSettings, write_spend_settings
 from rookery.store.models.usage import CallStatus, KeySource
-from tests.api.api_rig import House, Person
-from tests.api.chat_rig import CALL_ID, CHATS, Talk, fields, said, text
+from tests.api.api_rig import ApiRig, Person
+from tests.api.chat_rig import CALL_ID, CHATS, ChatRig, fields, said, text
 from tests.api.more_servers import open_door
 
 
 @pytest.fixture
-async def talk(house: House, ada: Person) -> Talk:
-    await house.add_model()
-    return Talk(house, ada)
+async def chat_rig(rig: ApiRig, ada: Person) -> ChatRig:
+    await rig.add_model()
+    return ChatRig(rig, ada)
 
 
 # The table of sending
 
 
 @pytest.mark.parametrize("busy", ["queue", "interrupt", "steer"])
-async def test_message_to_a_chat_at_rest_is_inserted_and_runs(talk: Talk, busy: str) -> None:
-    chat = await talk.waiting()
+async def test_message_to_a_chat_at_rest_is_inserted_and_runs(chat_rig: ChatRig, busy: str) -> None:
+    chat = await chat_rig.waiting()
 
-    answer = (await talk.send(chat, "Go on", busy_behavior=busy)).json()
+    answer = (await chat_rig.send(chat, "Go on", busy_behavior=busy)).json()
 
     assert (answer["queued"], answer["queued_message"]) == (False, None)
     assert [said(message) for message in answer["messages"]] == ["Go on"]
     assert answer["message"] == answer["messages"][-1]
     assert (answer["chat"]["status"], answer["chat"]["queue_len"], answer["warnings"]) == ("running", 0, [])
-    assert (await talk.get(chat))["snapshot_version"] == answer["chat"]["snapshot_version"]
+    assert (await chat_rig.get(chat))["snapshot_version"] == answer["chat"]["snapshot_version"]
 
 
 @pytest.mark.parametrize("busy", ["queue", "interrupt"])
-async def test_message_to_a_failed_chat_runs(talk: Talk, busy: str) -> None:
-    chat = await talk.failed()
+async def test_message_to_a_failed_chat_runs(chat_rig: ChatRig, busy: str) -> None:
+    chat = await chat_rig.failed()
 
-    answer = (await talk.send(chat, "Again", busy_behavior=busy)).json()
+    answer = (await chat_rig.send(chat, "Again", busy_behavior=busy)).json()
 
     assert (answer["queued"], answer["chat"]["status"]) == (False, "running")
-    assert (await talk.get(chat))["last_error"] is None
+    assert (await chat_rig.get(chat))["last_error"] is None
 
 
-async def test_message_to_a_failed_chat_with_a_queue_lets_the_head_run(talk: Talk) -> None:
-    chat = await talk.failed("First", "Second")
+async def test_message_to_a_failed_chat_with_a_queue_lets_the_head_run(chat_rig: ChatRig) -> None:
+    chat = await chat_rig.failed("First", "Second")
 
-    answer = (await talk.send(chat, "Third", busy_behavior="queue")).json()
+    answer = (await chat_rig.send(chat, "Third", busy_behavior="queue")).json()
 
     assert (answer["queued"], answer["message"]) == (True, None)
     assert said(answer["queued_message"]) == "Third"
     assert [said(message) for message in answer["messages"]] == ["First"]
-    assert await talk.queued(chat) == ["Second", "Third"]
+    assert await chat_rig.queued(chat) == ["Second", "Third"]
     assert answer["chat"]["status"] == "running"
 
 
-async def test_interrupting_message_to_a_failed_chat_runs_before_its_queue(talk: Talk) -> None:
-    chat = await talk.failed("First", "Second")
+async def test_interrupting_message_to_a_failed_chat_runs_before_its_queue(chat_rig: ChatRig) -> None:
+    chat = await chat_rig.failed("First", "Second")
 
-    answer = (await talk.send(chat, "Now", busy_behavior="interrupt")).json()
+    answer = (await chat_rig.send(chat, "Now", busy_behavior="interrupt")).json()
 
     assert (answer["queued"], said(answer["message"])) == (False, "Now")
-    assert await talk.queued(chat) == ["First", "Second"]
+    assert await chat_rig.queued(chat) == ["First", "Second"]
     assert answer["chat"]["status"] == "running"
 
 
-async def test_message_to_a_running_chat_waits(talk: Talk) -> None:
-    chat = await talk.create()
+async def test_message_to_a_running_chat_waits(chat_rig: ChatRig) -> None:
+    chat = await chat_rig.create()
 
-    answer = (await talk.send(chat, "Later")).json()
+    answer = (await chat_rig.send(chat, "Later")).json()
 
     assert (answer["queued"], answer["messages"], answer["chat"]["status"]) == (True, [], "running")
-    assert await talk.queued(chat) == ["Later"]
+    assert await chat_rig.queued(chat) == ["Later"]
 
 
-async def test_interrupting_message_stops_a_running_chat_and_is_the_head_of_its_queue(talk: Talk) -> None:
-    chat = await talk.create()
-    await talk.send(chat, "Later")
+async def test_interrupting_message_stops_a_running_chat_and_is_the_head_of_its_queue(chat_rig: ChatRig) -> None:
+    chat = await chat_rig.create()
+    await chat_rig.send(chat, "Later")
 
-    answer = (await talk.send(chat, "Stop that", busy_behavior="interrupt")).json()
-    again = (await talk.send(chat, "And that", busy_behavior="interrupt")).json()
+    answer = (await chat_rig.send(chat, "Stop that", busy_behavior="interrupt")).json()
+    again = (await chat_rig.send(chat, "And that", busy_behavior="interrupt")).json()
 
     assert (answer["queued"], answer["chat"]["status"]) == (True, "interrupting")
     assert (again["queued"], again["chat"]["status"]) == (True, "interrupting")
-    assert await talk.queued(chat) == ["And that", "Stop that", "Later"]
+    assert await chat_rig.queued(chat) == ["And that", "Stop that", "Later"]
 
 
-async def test_steering_message_is_marked(talk: Talk) -> None:
-    chat = await talk.create()
+async def test_steering_message_is_marked(chat_rig: ChatRig) -> None:
+    chat = await chat_rig.create()
 
-    answer = (await talk.send(chat, "By the way", busy_behavior="steer")).json()
+    answer = (await chat_rig.send(chat, "By the way", busy_behavior="steer")).json()
 
     assert answer["queued_message"]["steer"] is True
 
 
 @pytest.mark.parametrize("queued", [(), ("First",)])
-async def test_message_to_a_chat_that_waits_for_its_client_waits_too(talk: Talk, queued: tuple[str, ...]) -> None:
-    chat = await talk.asking(*queued)
+async def test_message_to_a_chat_that_waits_for_its_client_waits_too(
+    chat_rig: ChatRig, queued: tuple[str, ...]
+) -> None:
+    chat = await chat_rig.asking(*queued)
 
-    answer = (await talk.send(chat, "Later")).json()
+    answer = (await chat_rig.send(chat, "Later")).json()
 
     assert (answer["queued"], answer["messages"], answer["chat"]["status"]) == (True, [], "requires_action")
 
 
-async def test_interrupting_message_closes_calls_of_the_client(talk: Talk) -> None:
-    chat = await talk.asking()
+async def test_interrupting_message_closes_calls_of_the_client(chat_rig: ChatRig) -> None:
+    chat = await chat_rig.asking()
 
-    answer = (await talk.send(chat, "Never mind", busy_behavior="interrupt")).json()
+    answer = (await chat_rig.send(chat, "Never mind", busy_behavior="interrupt")).json()
 
     closing, own = answer["messages"]
     assert closing["role"] == "tool"
@@ -121,31 +123,31 @@ async def test_interrupting_message_closes_calls_of_the_client(talk: Talk) -> No
     assert (answer["queued"], answer["message"]["id"], answer["chat"]["status"]) == (False, own["id"], "running")
 
 
-async def test_interrupting_message_runs_before_a_queue_that_waited_for_the_client(talk: Talk) -> None:
-    chat = await talk.asking("First")
+async def test_interrupting_message_runs_before_a_queue_that_waited_for_the_client(chat_rig: ChatRig) -> None:
+    chat = await chat_rig.asking("First")
 
-    answer = (await talk.send(chat, "Second", busy_behavior="interrupt")).json()
+    answer = (await chat_rig.send(chat, "Second", busy_behavior="interrupt")).json()
 
     assert [message["role"] for message in answer["messages"]] == ["tool", "user"]
     assert (said(answer["message"]), answer["queued_message"]) == ("Second", None)
     assert (answer["queued"], answer["chat"]["status"]) == (False, "running")
-    assert await talk.queued(chat) == ["First"]
+    assert await chat_rig.queued(chat) == ["First"]
 
 
 @pytest.mark.parametrize("busy", ["queue", "interrupt", "steer"])
-async def test_archived_chat_takes_no_message(talk: Talk, busy: str) -> None:
-    refused = await talk.send(await talk.archived(), "Hello?", busy_behavior=busy)
+async def test_archived_chat_takes_no_message(chat_rig: ChatRig, busy: str) -> None:
+    refused = await chat_rig.send(await chat_rig.archived(), "Hello?", busy_behavior=busy)
 
     assert (refused.status_code, refused.json()["code"]) == (409, "chat_archived")
 
 
-async def test_21st_queued_message_is_refused_except_after_an_error(talk: Talk) -> None:
-    chat = await talk.create()
-    await talk.queue(chat, *(str(n) for n in range(20)))
+async def test_21st_queued_message_is_refused_except_after_an_error(chat_rig: ChatRig) -> None:
+    chat = await chat_rig.create()
+    await chat_rig.queue(chat, *(str(n) for n in range(20)))
 
-    refused = await talk.send(chat, "20")
-    await talk.fail(chat)
-    taken = await talk.send(chat, "20")
+    refused = await chat_rig.send(chat, "20")
+    await chat_rig.fail(chat)
+    taken = await chat_rig.send(chat, "20")
 
     assert (refused.status_code, refused.json()["code"], refused.json()["max"]) == (429, "queue_full", 20)
     assert (taken.status_code, taken.json()["chat"]["queue_len"]) == (200, 20)
@@ -154,60 +156,62 @@ async def test_21st_queued_message_is_refused_except_after_an_error(talk: Talk) 
 # Repeats
 
 
-async def test_repeated_send_is_answered_as_the_first(talk: Talk) -> None:
-    chat = await talk.asking()
+async def test_repeated_send_is_answered_as_the_first(chat_rig: ChatRig) -> None:
+    chat = await chat_rig.asking()
 
-    first = (await talk.send(chat, "Once", client_id="c1", busy_behavior="interrupt")).json()
-    again = (await talk.send(chat, "Once", client_id="c1", busy_behavior="interrupt")).json()
+    first = (await chat_rig.send(chat, "Once", client_id="c1", busy_behavior="interrupt")).json()
+    again = (await chat_rig.send(chat, "Once", client_id="c1", busy_behavior="interrupt")).json()
 
     assert first["message"]["client_id"] == "c1"
     assert {**again, "chat": None} == {**first, "chat": None}
-    assert (await talk.messages(chat)).count("Once") == 1
+    assert (await chat_rig.messages(chat)).count("Once") == 1
 
 
 @pytest.mark.parametrize("is_busy", [True, False])
-async def test_repeated_send_is_answered_though_its_model_is_gone(house: House, talk: Talk, is_busy: bool) -> None:
-    chat = await (talk.create() if is_busy else talk.waiting())
-    model = (await talk.get(chat))["last_model_config_id"]
-    first = (await talk.send(chat, "Once", client_id="c1", model_config_id=model)).json()
-    async with house.database.api.acquire() as conn:
+async def test_repeated_send_is_answered_though_its_model_is_gone(
+    rig: ApiRig, chat_rig: ChatRig, is_busy: bool
+) -> None:
+    chat = await (chat_rig.create() if is_busy else chat_rig.waiting())
+    model = (await chat_rig.get(chat))["last_model_config_id"]
+    first = (await chat_rig.send(chat, "Once", client_id="c1", model_config_id=model)).json()
+    async with rig.database.api.acquire() as conn:
         await conn.execute("UPDATE model_configs SET enabled = false")
-    house.replica.directory.invalidate()
+    rig.replica.directory.invalidate()
 
-    again = await talk.send(chat, "Once", client_id="c1", model_config_id=model)
-    other = await talk.send(chat, "Twice", client_id="c2", model_config_id=model)
+    again = await chat_rig.send(chat, "Once", client_id="c1", model_config_id=model)
+    other = await chat_rig.send(chat, "Twice", client_id="c2", model_config_id=model)
 
     assert (again.status_code, {**again.json(), "chat": None}) == (200, {**first, "chat": None})
     assert other.status_code == 400
 
 
-async def test_idempotency_key_stands_in_for_the_client_id(talk: Talk) -> None:
-    chat = await talk.create()
+async def test_idempotency_key_stands_in_for_the_client_id(chat_rig: ChatRig) -> None:
+    chat = await chat_rig.create()
     body, key = {"content": text("Once")}, {"Idempotency-Key": "k1"}
 
-    first = await talk.http.post(f"{CHATS}/{chat}/messages", json=body, headers=key)
-    again = await talk.http.post(f"{CHATS}/{chat}/messages", json=body, headers=key)
-    long = await talk.http.post(f"{CHATS}/{chat}/messages", json=body, headers={"Idempotency-Key": "k" * 65})
+    first = await chat_rig.http.post(f"{CHATS}/{chat}/messages", json=body, headers=key)
+    again = await chat_rig.http.post(f"{CHATS}/{chat}/messages", json=body, headers=key)
+    long = await chat_rig.http.post(f"{CHATS}/{chat}/messages", json=body, headers={"Idempotency-Key": "k" * 65})
 
     assert first.json()["queued_message"] == again.json()["queued_message"]
     assert list(fields(long)) == ["client_id"]
-    assert await talk.queued(chat) == ["Once"]
+    assert await chat_rig.queued(chat) == ["Once"]
 
 
-async def test_repeats_at_once_make_one_message(talk: Talk) -> None:
-    chat = await talk.waiting()
+async def test_repeats_at_once_make_one_message(chat_rig: ChatRig) -> None:
+    chat = await chat_rig.waiting()
 
-    answers = await asyncio.gather(*(talk.send(chat, "Once", client_id="c1") for _ in range(8)))
+    answers = await asyncio.gather(*(chat_rig.send(chat, "Once", client_id="c1") for _ in range(8)))
 
     assert {answer.status_code for answer in answers} == {200}
     assert len({answer.json()["message"]["id"] for answer in answers}) == 1
-    assert (await talk.messages(chat)).count("Once") == 1
+    assert (await chat_rig.messages(chat)).count("Once") == 1
 
 
 async def test_what_was_committed_before_a_server_failed_is_answered_at_another(
-    house: House, talk: Talk, monkeypatch: pytest.MonkeyPatch
+    rig: ApiRig, chat_rig: ChatRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chat = await talk.waiting()
+    chat = await chat_rig.waiting()
     message, new = {"content": text("Once"), "client_id": "c1"}, {"content": text("New")}
     key = {"Idempotency-Key": "k1"}
 
@@ -218,73 +222,73 @@ async def test_what_was_committed_before_a_server_failed_is_answered_at_another(
         patch.setattr(answers, "sent", fail)
         patch.setattr(chats, "_created", fail)
         lost = [
-            await talk.http.post(f"{CHATS}/{chat}/messages", json=message),
-            await talk.http.post(CHATS, json=new, headers=key),
+            await chat_rig.http.post(f"{CHATS}/{chat}/messages", json=message),
+            await chat_rig.http.post(CHATS, json=new, headers=key),
         ]
-    async with open_door(house) as url:
-        sent = await talk.http.post(f"{url}{CHATS}/{chat}/messages", json=message)
-        made = await talk.http.post(f"{url}{CHATS}", json=new, headers=key)
+    async with open_door(rig) as url:
+        sent = await chat_rig.http.post(f"{url}{CHATS}/{chat}/messages", json=message)
+        made = await chat_rig.http.post(f"{url}{CHATS}", json=new, headers=key)
 
     assert [each.status_code for each in lost] == [500, 500]
     assert (sent.status_code, said(sent.json()["message"])) == (200, "Once")
-    assert (await talk.messages(chat)).count("Once") == 1
+    assert (await chat_rig.messages(chat)).count("Once") == 1
     assert (made.status_code, made.headers["idempotency-replayed"]) == (201, "true")
-    assert await talk.count("chats") == 2
+    assert await chat_rig.count("chats") == 2
 
 
 # Models
 
 
-async def test_message_uses_the_chats_model_while_it_is_there(house: House, talk: Talk) -> None:
-    other = await house.add_model(name="second")
-    chat = await talk.create(model_config_id=str(other))
-    await talk.rest(chat)
+async def test_message_uses_the_chats_model_while_it_is_there(rig: ApiRig, chat_rig: ChatRig) -> None:
+    other = await rig.add_model(name="second")
+    chat = await chat_rig.create(model_config_id=str(other))
+    await chat_rig.rest(chat)
 
-    kept = (await talk.send(chat, "One")).json()["message"]["model_config_id"]
-    await talk.rest(chat)
-    async with house.database.api.acquire() as conn:
+    kept = (await chat_rig.send(chat, "One")).json()["message"]["model_config_id"]
+    await chat_rig.rest(chat)
+    async with rig.database.api.acquire() as conn:
         await conn.execute("UPDATE model_configs SET enabled = false WHERE id = $1", other)
         default = await conn.fetchval("SELECT id FROM model_configs WHERE is_default")
-    house.replica.directory.invalidate()
-    replaced = (await talk.send(chat, "Two")).json()["message"]["model_config_id"]
+    rig.replica.directory.invalidate()
+    replaced = (await chat_rig.send(chat, "Two")).json()["message"]["model_config_id"]
 
     assert (kept, replaced) == (str(other), str(default))
 
 
-async def test_send_with_a_bad_member_stores_nothing(talk: Talk) -> None:
-    chat = await talk.waiting()
+async def test_send_with_a_bad_member_stores_nothing(chat_rig: ChatRig) -> None:
+    chat = await chat_rig.waiting()
     nobody = "11111111-1111-4111-8111-111111111111"
 
-    refused = await talk.send(chat, " ", busy_behavior="shout", client_id="", colour=1)
-    no_model = await talk.send(chat, "x", model_config_id=nobody)
-    no_server = await talk.send(chat, "x", mcp_server_ids=[nobody])
+    refused = await chat_rig.send(chat, " ", busy_behavior="shout", client_id="", colour=1)
+    no_model = await chat_rig.send(chat, "x", model_config_id=nobody)
+    no_server = await chat_rig.send(chat, "x", mcp_server_ids=[nobody])
 
     assert set(fields(refused)) == {"content[0].text", "busy_behavior", "client_id", "colour"}
     assert list(fields(no_model)) == ["model_config_id"]
     assert list(fields(no_server)) == ["mcp_server_ids"]
-    assert (await talk.get(chat))["status"] == "waiting"
+    assert (await chat_rig.get(chat))["status"] == "waiting"
 
 
-async def test_send_changes_plan_mode_and_effort_of_the_chat(talk: Talk) -> None:
-    chat = await talk.waiting()
+async def test_send_changes_plan_mode_and_effort_of_the_chat(chat_rig: ChatRig) -> None:
+    chat = await chat_rig.waiting()
 
-    await talk.send(chat, "Think first", plan_mode=True, reasoning_effort="high")
+    await chat_rig.send(chat, "Think first", plan_mode=True, reasoning_effort="high")
 
-    found = await talk.get(chat)
+    found = await chat_rig.get(chat)
     assert (found["plan_mode"], found["last_reasoning_effort"]) == (True, "high")
 
 
 # Listing
 
 
-async def test_pages_of_messages_follow_the_rules_of_listing(talk: Talk) -> None:
-    chat = await talk.create("0")
+async def test_pages_of_messages_follow_the_rules_of_listing(chat_rig: ChatRig) -> None:
+    chat = await chat_rig.create("0")
     for n in range(1, 6):
-        await talk.say(chat, str(n))
+        await chat_rig.say(chat, str(n))
     path = f"{CHATS}/{chat}/messages"
 
     async def page(**query: Any) -> tuple[list[str], dict[str, Any]]:
-        found = (await talk.http.get(path, params=query)).json()
+        found = (await chat_rig.http.get(path, params=query)).json()
         return [said(message) for message in found["items"]], found
 
     newest, whole = await page(limit=2)
@@ -302,8 +306,8 @@ async def test_pages_of_messages_follow_the_rules_of_listing(talk: Talk) -> None
     assert (found["has_more"], found["has_newer"]) == (True, True)
 
 
-async def test_bad_places_in_a_history_are_refused(talk: Talk) -> None:
-    chat = await talk.create()
+async def test_bad_places_in_a_history_are_refused(chat_rig: ChatRig) -> None:
+    chat = await chat_rig.create()
     cases: tuple[tuple[dict[str, Any], str], ...] = (
         ({"after_id": 5, "before_id": 5}, "after_id"),
         ({"after_id": -1}, "after_id"),
@@ -316,12 +320,12 @@ async def test_bad_places_in_a_history_are_refused(talk: Talk) -> None:
     )
 
     for query, field in cases:
-        assert list(fields(await talk.http.get(f"{CHATS}/{chat}/messages", params=query))) == [field]
+        assert list(fields(await chat_rig.http.get(f"{CHATS}/{chat}/messages", params=query))) == [field]
 
 
-async def test_poller_walks_a_burst_without_gaps(talk: Talk) -> None:
-    chat = await talk.create("start")
-    async with talk.house.database.api.acquire() as conn, conn.transaction():
+async def test_poller_walks_a_burst_without_gaps(chat_rig: ChatRig) -> None:
+    chat = await chat_rig.create("start")
+    async with chat_rig.rig.database.api.acquire() as conn, conn.transaction():
         await conn.execute("UPDATE chats SET snapshot_version = snapshot_version + 1 WHERE id = $1", UUID(chat))
         await conn.execute(
             """
@@ -336,38 +340,40 @@ async def test_poller_walks_a_burst_without_gaps(talk: Talk) -> None:
     after_id, has_more = 0, True
     while has_more:
         query = {"after_id": after_id, "limit": 50}
-        found = (await talk.http.get(f"{CHATS}/{chat}/messages", params=query)).json()
+        found = (await chat_rig.http.get(f"{CHATS}/{chat}/messages", params=query)).json()
         walked += [said(message) for message in found["items"]]
         after_id, has_more = found["items"][-1]["id"], found["has_more"]
 
     assert walked == ["start", *(str(n) for n in range(1, 301))]
 
 
-async def test_message_that_is_hidden_or_elsewhere_is_not_found(talk: Talk) -> None:
-    chat, other = await talk.create("Here"), await talk.create("There")
-    (message,) = (await talk.http.get(f"{CHATS}/{chat}/messages")).json()["items"]
-    async with talk.house.database.api.acquire() as conn:
+async def test_message_that_is_hidden_or_elsewhere_is_not_found(chat_rig: ChatRig) -> None:
+    chat, other = await chat_rig.create("Here"), await chat_rig.create("There")
+    (message,) = (await chat_rig.http.get(f"{CHATS}/{chat}/messages")).json()["items"]
+    async with chat_rig.rig.database.api.acquire() as conn:
         hidden = await conn.fetchval(
             "SELECT min(id) FROM chat_messages WHERE chat_id = $1 AND visibility = 'model'", UUID(chat)
         )
 
-    assert (await talk.http.get(f"{CHATS}/{chat}/messages/{message['id']}")).json() == message
+    assert (await chat_rig.http.get(f"{CHATS}/{chat}/messages/{message['id']}")).json() == message
     for place in (f"{other}/messages/{message['id']}", f"{chat}/messages/{hidden}", f"{chat}/messages/{2**63}"):
-        refused = await talk.http.get(f"{CHATS}/{place}")
+        refused = await chat_rig.http.get(f"{CHATS}/{place}")
         assert (refused.status_code, refused.json()["code"]) == (404, "message_not_found"), place
 
 
 # Editing
 
 
-async def test_edit_cuts_the_history_and_the_queue_and_runs(talk: Talk) -> None:
-    chat = await talk.create("First")
-    await talk.rest(chat, "Answer")
-    await talk.send(chat, "Second")
-    (queued,) = await talk.queue(chat, "Third")
-    first, answer, second = (await talk.http.get(f"{CHATS}/{chat}/messages", params={"after_id": 0})).json()["items"]
+async def test_edit_cuts_the_history_and_the_queue_and_runs(chat_rig: ChatRig) -> None:
+    chat = await chat_rig.create("First")
+    await chat_rig.rest(chat, "Answer")
+    await chat_rig.send(chat, "Second")
+    (queued,) = await chat_rig.queue(chat, "Third")
+    first, answer, second = (await chat_rig.http.get(f"{CHATS}/{chat}/messages", params={"after_id": 0})).json()[
+        "items"
+    ]
 
-    edited = await talk.http.patch(f"{CHATS}/{chat}/messages/{first['id']}", json={"content": text("Better")})
+    edited = await chat_rig.http.patch(f"{CHATS}/{chat}/messages/{first['id']}", json={"content": text("Better")})
 
     found = edited.json()
     assert edited.status_code == 200, edited.text
@@ -375,40 +381,40 @@ async def test_edit_cuts_the_history_and_the_queue_and_runs(talk: Talk) -> None:
     assert found["deleted_queued_ids"] == [queued]
     assert [said(message) for message in found["messages"]] == ["Better"]
     assert (found["message"], found["chat"]["status"]) == (found["messages"][0], "running")
-    assert await talk.messages(chat) == ["Better"]
-    assert await talk.queued(chat) == []
+    assert await chat_rig.messages(chat) == ["Better"]
+    assert await chat_rig.queued(chat) == []
 
 
-async def test_only_messages_of_the_user_are_edited(talk: Talk) -> None:
-    chat, other = await talk.waiting(), await talk.create("There")
-    asked, answered = (await talk.http.get(f"{CHATS}/{chat}/messages", params={"after_id": 0})).json()["items"]
-    (foreign,) = (await talk.http.get(f"{CHATS}/{other}/messages")).json()["items"]
+async def test_only_messages_of_the_user_are_edited(chat_rig: ChatRig) -> None:
+    chat, other = await chat_rig.waiting(), await chat_rig.create("There")
+    asked, answered = (await chat_rig.http.get(f"{CHATS}/{chat}/messages", params={"after_id": 0})).json()["items"]
+    (foreign,) = (await chat_rig.http.get(f"{CHATS}/{other}/messages")).json()["items"]
 
     async def edit(message_id: int) -> Any:
-        return await talk.http.patch(f"{CHATS}/{chat}/messages/{message_id}", json={"content": text("x")})
+        return await chat_rig.http.patch(f"{CHATS}/{chat}/messages/{message_id}", json={"content": text("x")})
 
     assert list(fields(await edit(answered["id"]))) == ["message_id"]
     assert (await edit(foreign["id"])).json()["code"] == "message_not_found"
     assert (await edit(asked["id"])).status_code == 200
     assert (await edit(asked["id"])).json()["code"] == "message_not_found"
-    archived = await talk.archived()
-    (first, *_) = (await talk.http.get(f"{CHATS}/{archived}/messages", params={"after_id": 0})).json()["items"]
-    refused = await talk.http.patch(f"{CHATS}/{archived}/messages/{first['id']}", json={"content": text("x")})
+    archived = await chat_rig.archived()
+    (first, *_) = (await chat_rig.http.get(f"{CHATS}/{archived}/messages", params={"after_id": 0})).json()["items"]
+    refused = await chat_rig.http.patch(f"{CHATS}/{archived}/messages/{first['id']}", json={"content": text("x")})
     assert (refused.status_code, refused.json()["code"]) == (409, "chat_archived")
 
 
-async def test_edit_falls_back_when_the_model_of_the_message_is_gone(house: House, talk: Talk) -> None:
-    other = await house.add_model(name="second")
-    chat = await talk.create(model_config_id=str(other))
-    (asked,) = (await talk.http.get(f"{CHATS}/{chat}/messages")).json()["items"]
+async def test_edit_falls_back_when_the_model_of_the_message_is_gone(rig: ApiRig, chat_rig: ChatRig) -> None:
+    other = await rig.add_model(name="second")
+    chat = await chat_rig.create(model_config_id=str(other))
+    (asked,) = (await chat_rig.http.get(f"{CHATS}/{chat}/messages")).json()["items"]
     path = f"{CHATS}/{chat}/messages"
 
-    kept = (await talk.http.patch(f"{path}/{asked['id']}", json={"content": text("x")})).json()["message"]
-    async with house.database.api.acquire() as conn:
+    kept = (await chat_rig.http.patch(f"{path}/{asked['id']}", json={"content": text("x")})).json()["message"]
+    async with rig.database.api.acquire() as conn:
         await conn.execute("UPDATE model_configs SET enabled = false WHERE id = $1", other)
         default = await conn.fetchval("SELECT id FROM model_configs WHERE is_default")
-    house.replica.directory.invalidate()
-    moved = (await talk.http.patch(f"{path}/{kept['id']}", json={"content": text("y")})).json()["message"]
+    rig.replica.directory.invalidate()
+    moved = (await chat_rig.http.patch(f"{path}/{kept['id']}", json={"content": text("y")})).json()["message"]
 
     assert (kept["model_config_id"], moved["model_config_id"]) == (str(other), str(default))
 
@@ -420,23 +426,23 @@ def result(output: object = "found", call: str = CALL_ID) -> dict[str, object]:
     return {"tool_call_id": call, "output": output}
 
 
-async def test_results_let_the_chat_run_on(talk: Talk) -> None:
-    chat = await talk.asking()
+async def test_results_let_the_chat_run_on(chat_rig: ChatRig) -> None:
+    chat = await chat_rig.asking()
 
-    done = await talk.http.post(
+    done = await chat_rig.http.post(
         f"{CHATS}/{chat}/tool-results",
         content=b'{"results": [{"tool_call_id": "call-1", "output": {"n": 1.50}, "is_error": false}]}',
         headers={"Content-Type": "application/json"},
     )
 
     assert done.status_code == 204, done.text
-    newest = (await talk.http.get(f"{CHATS}/{chat}/messages", params={"limit": 1})).json()["items"][0]
+    newest = (await chat_rig.http.get(f"{CHATS}/{chat}/messages", params={"limit": 1})).json()["items"][0]
     assert (newest["role"], newest["content"][0]["result"]) == ("tool", {"n": 1.5})
-    assert (await talk.get(chat))["status"] == "running"
+    assert (await chat_rig.get(chat))["status"] == "running"
 
 
-async def test_results_must_be_those_that_are_awaited(talk: Talk) -> None:
-    chat = await talk.asking()
+async def test_results_must_be_those_that_are_awaited(chat_rig: ChatRig) -> None:
+    chat = await chat_rig.asking()
     cases: tuple[tuple[list[Any], str], ...] = (
         ([], "invalid"),
         ([{"tool_call_id": CALL_ID}], "invalid"),
@@ -446,35 +452,37 @@ async def test_results_must_be_those_that_are_awaited(talk: Talk) -> None:
     )
 
     for results, code in cases:
-        refused = await talk.http.post(f"{CHATS}/{chat}/tool-results", json={"results": results})
+        refused = await chat_rig.http.post(f"{CHATS}/{chat}/tool-results", json={"results": results})
 
         assert (refused.status_code, refused.json()["code"]) == (400, code)
-        assert (await talk.get(chat))["status"] == "requires_action"
+        assert (await chat_rig.get(chat))["status"] == "requires_action"
 
 
-async def test_results_that_nobody_waits_for_are_refused(talk: Talk) -> None:
-    chat = await talk.create()
+async def test_results_that_nobody_waits_for_are_refused(chat_rig: ChatRig) -> None:
+    chat = await chat_rig.create()
 
-    refused = await talk.http.post(f"{CHATS}/{chat}/tool-results", json={"results": [result(), result()]})
+    refused = await chat_rig.http.post(f"{CHATS}/{chat}/tool-results", json={"results": [result(), result()]})
 
     assert (refused.status_code, refused.json()["code"]) == (409, "not_waiting_for_results")
 
 
-async def test_of_two_submissions_at_once_one_is_taken(talk: Talk) -> None:
-    chat = await talk.asking()
+async def test_of_two_submissions_at_once_one_is_taken(chat_rig: ChatRig) -> None:
+    chat = await chat_rig.asking()
 
     answers = await asyncio.gather(
-        *(talk.http.post(f"{CHATS}/{chat}/tool-results", json={"results": [result(n)]}) for n in range(2))
+        *(chat_rig.http.post(f"{CHATS}/{chat}/tool-results", json={"results": [result(n)]}) for n in range(2))
     )
 
     assert sorted(answer.status_code for answer in answers) == [204, 409]
 
 
-async def test_results_may_be_larger_than_other_bodies_up_to_4_mib(talk: Talk) -> None:
-    chat = await talk.asking()
+async def test_results_may_be_larger_than_other_bodies_up_to_4_mib(chat_rig: ChatRig) -> None:
+    chat = await chat_rig.asking()
 
-    refused = await talk.http.post(f"{CHATS}/{chat}/tool-results", json={"results": [result("x" * 4 * 1024 * 1024)]})
-    taken = await talk.http.post(f"{CHATS}/{chat}/tool-results", json={"results": [result("x" * 2 * 1024 * 1024)]})
+    refused = await chat_rig.http.post(
+        f"{CHATS}/{chat}/tool-results", json={"results": [result("x" * 4 * 1024 * 1024)]}
+    )
+    taken = await chat_rig.http.post(f"{CHATS}/{chat}/tool-results", json={"results": [result("x" * 2 * 1024 * 1024)]})
 
     assert (refused.status_code, taken.status_code) == (413, 204)
 
@@ -482,34 +490,34 @@ async def test_results_may_be_larger_than_other_bodies_up_to_4_mib(talk: Talk) -
 # Prompts and search
 
 
-async def test_prompts_are_the_users_texts_newest_first(talk: Talk) -> None:
-    chat = await talk.create("First")
-    await talk.rest(chat, "Answer")
-    await talk.send(chat, "Second")
-    other = await talk.create("Elsewhere")
+async def test_prompts_are_the_users_texts_newest_first(chat_rig: ChatRig) -> None:
+    chat = await chat_rig.create("First")
+    await chat_rig.rest(chat, "Answer")
+    await chat_rig.send(chat, "Second")
+    other = await chat_rig.create("Elsewhere")
 
-    own = (await talk.http.get(f"{CHATS}/{chat}/prompts")).json()["items"]
-    every = (await talk.http.get("/api/v1/prompts")).json()["items"]
+    own = (await chat_rig.http.get(f"{CHATS}/{chat}/prompts")).json()["items"]
+    every = (await chat_rig.http.get("/api/v1/prompts")).json()["items"]
 
     assert [prompt["text"] for prompt in own] == ["Second", "First"]
     assert next((prompt["chat_id"], prompt["text"]) for prompt in every) == (other, "Elsewhere")
-    assert len((await talk.http.get(f"{CHATS}/{chat}/prompts", params={"limit": 1})).json()["items"]) == 1
-    assert (await talk.http.get(f"{CHATS}/{chat}/prompts", params={"limit": 2000})).status_code == 200
-    assert list(fields(await talk.http.get(f"{CHATS}/{chat}/prompts", params={"limit": 2001}))) == ["limit"]
+    assert len((await chat_rig.http.get(f"{CHATS}/{chat}/prompts", params={"limit": 1})).json()["items"]) == 1
+    assert (await chat_rig.http.get(f"{CHATS}/{chat}/prompts", params={"limit": 2000})).status_code == 200
+    assert list(fields(await chat_rig.http.get(f"{CHATS}/{chat}/prompts", params={"limit": 2001}))) == ["limit"]
 
 
 # Spending
 
 
-async def test_used_up_limit_stops_everything_that_costs(house: House, talk: Talk) -> None:
-    chat, queued, asked = await talk.waiting(), await talk.failed("Next"), await talk.waiting()
-    (first, _) = (await talk.http.get(f"{CHATS}/{asked}/messages", params={"after_id": 0})).json()["items"]
-    (waiting,) = (await talk.http.get(f"{CHATS}/{queued}/queue")).json()["items"]
-    async with house.database.api.acquire() as conn:
+async def test_used_up_limit_stops_everything_that_costs(rig: ApiRig, chat_rig: ChatRig) -> None:
+    chat, queued, asked = await chat_rig.waiting(), await chat_rig.failed("Next"), await chat_rig.waiting()
+    (first, _) = (await chat_rig.http.get(f"{CHATS}/{asked}/messages", params={"after_id": 0})).json()["items"]
+    (waiting,) = (await chat_rig.http.get(f"{CHATS}/{queued}/queue")).json()["items"]
+    async with rig.database.api.acquire() as conn:
         await write_spend_settings(conn, SpendSettings(enabled=True, default_limit_micros=10))
         provider_id, model_id = (await conn.fetch("SELECT provider_id, id FROM model_configs"))[0]
         entry = usage.Entry(
-            owner_id=talk.person.id,
+            owner_id=chat_rig.person.id,
             chat_id=ChatId(UUID(chat)),
             purpose="chat",
             provider_id=provider_id,
@@ -520,7 +528,7 @@ async def test_used_up_limit_stops_everything_that_costs(house: House, talk: Tal
             cost_micros=25,
         )
         await usage.record_call(conn, entry)
-    house.replica.directory.invalidate()
+    rig.replica.directory.invalidate()
 
     for method, path, body in (
         ("POST", CHATS, {"content": text("x")}),
@@ -531,9 +539,9 @@ async def test_used_up_limit_stops_everything_that_costs(house: House, talk: Tal
         ("POST", f"{CHATS}/{chat}/title/propose", None),
         ("POST", f"{CHATS}/{chat}/title/regenerate", None),
     ):
-        refused = await talk.http.request(method, path, json=body)
+        refused = await chat_rig.http.request(method, path, json=body)
         found = refused.json()
         assert (refused.status_code, found["code"]) == (409, "usage_limit"), (path, refused.text)
         assert (found["spent_micros"], found["limit_micros"]) == (25, 10)
         assert found["resets_at"].endswith("Z")
-    assert (await talk.get(chat))["status"] == "waiting"
+    assert (await chat_rig.get(chat))["status"] == "waiting"

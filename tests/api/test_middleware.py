@@ -8,7 +8,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from rookery.api.origins import Origins
-from tests.api.api_rig import PASSWORD, House, Person
+from tests.api.api_rig import PASSWORD, ApiRig, Person
 from tests.api.more_servers import credentials, log_in, open_door
 from tests.eventually import until
 
@@ -17,39 +17,39 @@ SESSIONS = "/api/v1/auth/sessions"
 LOGIN = "/api/v1/auth/login"
 
 
-async def test_version_is_told_to_whoever_is_logged_in(house: House, ada: Person) -> None:
+async def test_version_is_told_to_whoever_is_logged_in(rig: ApiRig, ada: Person) -> None:
     found = await ada.http.get("/api/v1/version")
 
     assert found.status_code == 200, found.text
     assert found.json()["api"] == 1
 
 
-async def test_nobody_is_told_to_log_in(house: House) -> None:
-    found = await house.nobody.get("/api/v1/version")
+async def test_nobody_is_told_to_log_in(rig: ApiRig) -> None:
+    found = await rig.nobody.get("/api/v1/version")
 
     assert found.status_code == 401
     assert found.json()["code"] == "unauthenticated"
     assert found.json()["request_id"] == found.headers["x-request-id"]
 
 
-async def test_document_describes_its_own_operation(house: House, ada: Person) -> None:
+async def test_document_describes_its_own_operation(rig: ApiRig, ada: Person) -> None:
     found = (await ada.http.get("/api/v1/openapi.json")).json()
 
     assert found["openapi"] == "3.1.0"
     assert found["paths"]["/api/v1/version"]["get"]["operationId"] == "server.version"
 
 
-async def test_unknown_parameter_is_refused_by_name(house: House, ada: Person) -> None:
+async def test_unknown_parameter_is_refused_by_name(rig: ApiRig, ada: Person) -> None:
     found = await ada.http.get("/api/v1/version", params={"verbose": "1"})
 
     assert found.status_code == 400
     assert found.json()["fields"] == [{"field": "verbose", "message": "There is no such parameter."}]
 
 
-async def test_unknown_path_is_not_told_apart_from_others_to_strangers(house: House, ada: Person) -> None:
-    stranger = await house.nobody.get("/api/v1/no/such/path")
+async def test_unknown_path_is_not_told_apart_from_others_to_strangers(rig: ApiRig, ada: Person) -> None:
+    stranger = await rig.nobody.get("/api/v1/no/such/path")
     known = await ada.http.get("/api/v1/no/such/path")
-    outside = await house.nobody.get("/no/such/path")
+    outside = await rig.nobody.get("/no/such/path")
     wrong = await ada.http.put("/api/v1/version")
 
     assert (stranger.status_code, stranger.json()["code"]) == (401, "unauthenticated")
@@ -64,7 +64,7 @@ async def test_path_with_a_slash_too_many_leads_nowhere(ada: Person) -> None:
     assert [(each.status_code, each.json()["code"]) for each in found] == [(404, "not_found")] * 2
 
 
-async def test_request_id_of_the_client_is_taken_when_it_is_one(house: House, ada: Person) -> None:
+async def test_request_id_of_the_client_is_taken_when_it_is_one(rig: ApiRig, ada: Person) -> None:
     given = ["build-7.a_b", "x" * 64, "x" * 65, "with space", "a/b", ""]
 
     found = [(await ada.http.get(ME, headers={"X-Request-Id": each})).headers["x-request-id"] for each in given]
@@ -74,8 +74,8 @@ async def test_request_id_of_the_client_is_taken_when_it_is_one(house: House, ad
     assert len(set(found)) == len(found)
 
 
-async def test_answers_are_not_kept_by_caches_or_guessed_at(house: House, ada: Person) -> None:
-    answered = [await ada.http.get(ME), await house.nobody.get(ME), await house.nobody.get("/no/such/path")]
+async def test_answers_are_not_kept_by_caches_or_guessed_at(rig: ApiRig, ada: Person) -> None:
+    answered = [await ada.http.get(ME), await rig.nobody.get(ME), await rig.nobody.get("/no/such/path")]
 
     for each in answered:
         assert each.headers["cache-control"] == "no-store"
@@ -83,9 +83,9 @@ async def test_answers_are_not_kept_by_caches_or_guessed_at(house: House, ada: P
         assert each.headers["referrer-policy"] == "no-referrer"
 
 
-async def test_head_is_a_get_without_a_body(house: House, ada: Person) -> None:
+async def test_head_is_a_get_without_a_body(rig: ApiRig, ada: Person) -> None:
     got, asked = await ada.http.get("/api/v1/version"), await ada.http.head("/api/v1/version")
-    refused = await house.nobody.head("/api/v1/version")
+    refused = await rig.nobody.head("/api/v1/version")
     missing = await ada.http.head(f"/api/v1/users/{'0' * 8}-0000-0000-0000-{'0' * 12}")
 
     assert (asked.status_code, asked.content) == (200, b"")
@@ -93,14 +93,14 @@ async def test_head_is_a_get_without_a_body(house: House, ada: Person) -> None:
     assert [(each.status_code, each.content) for each in (refused, missing)] == [(401, b""), (404, b"")]
 
 
-async def test_head_on_a_stream_opens_none(house: House, ada: Person) -> None:
+async def test_head_on_a_stream_opens_none(rig: ApiRig, ada: Person) -> None:
     asked = await asyncio.wait_for(ada.http.head("/api/v1/chats/watch"), 10)
 
     assert (asked.status_code, asked.content) == (200, b"")
-    await until(lambda: len(house.replica.streams.sessions) == 0)
+    await until(lambda: len(rig.replica.streams.sessions) == 0)
 
 
-async def test_name_that_is_not_ours_is_refused(house: House, ada: Person) -> None:
+async def test_name_that_is_not_ours_is_refused(rig: ApiRig, ada: Person) -> None:
     names = ["evil.example", "evil.example:7117", "127.0.0.1.evil.example", "localhost@evil.example", "10.0.0.1", ""]
 
     refused = [
@@ -110,19 +110,19 @@ async def test_name_that_is_not_ours_is_refused(house: House, ada: Person) -> No
     assert {(each.status_code, each.json()["code"]) for each in refused} == {(400, "invalid_host")}
 
 
-async def test_names_that_are_ours_are_served(house: House, ada: Person) -> None:
+async def test_names_that_are_ours_are_served(rig: ApiRig, ada: Person) -> None:
     origins = Origins(external_url="https://rookery.example", allowed_hosts=("Rookery.LAN",))
     names = ["localhost", "LOCALHOST:9", "[::1]:7117", "rookery.example", "rookery.lan:80"]
 
-    async with open_door(house, origins=origins) as url:
+    async with open_door(rig, origins=origins) as url:
         found = [await ada.http.get(f"{url}{ME}", headers={"Host": name}) for name in names]
 
     assert [each.status_code for each in found] == [200] * len(names)
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
-async def test_load_balancers_ask_for_health_by_any_name(house: House, path: str) -> None:
-    assert (await house.nobody.get(path, headers={"Host": "10.1.2.3:7117"})).status_code == 200
+async def test_load_balancers_ask_for_health_by_any_name(rig: ApiRig, path: str) -> None:
+    assert (await rig.nobody.get(path, headers={"Host": "10.1.2.3:7117"})).status_code == 200
 
 
 FOREIGN = [
@@ -139,11 +139,11 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
-async def test_cookie_does_nothing_for_another_page(house: House, ada: Person, method: str) -> None:
-    session = credentials(await log_in(house, ada))
+async def test_cookie_does_nothing_for_another_page(rig: ApiRig, ada: Person, method: str) -> None:
+    session = credentials(await log_in(rig, ada))
 
     refused = [
-        await house.nobody.request(method, path, headers={**headers, **session})
+        await rig.nobody.request(method, path, headers={**headers, **session})
         for headers in FOREIGN
         for path in (SESSIONS, "/api/v1/no/such/path")
     ]
@@ -152,19 +152,19 @@ async def test_cookie_does_nothing_for_another_page(house: House, ada: Person, m
     assert not any("set-cookie" in each.headers for each in refused)
 
 
-async def test_cookie_works_for_our_own_pages(house: House, ada: Person) -> None:
-    session = credentials(await log_in(house, ada))
-    ours = [{"Origin": house.url}, {"Sec-Fetch-Site": "same-origin"}]
+async def test_cookie_works_for_our_own_pages(rig: ApiRig, ada: Person) -> None:
+    session = credentials(await log_in(rig, ada))
+    ours = [{"Origin": rig.url}, {"Sec-Fetch-Site": "same-origin"}]
 
-    done = [await house.nobody.delete(SESSIONS, headers={**each, **session}) for each in ours]
-    read = await house.nobody.get(ME, headers={**session, "Origin": "https://evil.example"})
+    done = [await rig.nobody.delete(SESSIONS, headers={**each, **session}) for each in ours]
+    read = await rig.nobody.get(ME, headers={**session, "Origin": "https://evil.example"})
 
     assert [each.status_code for each in done] == [204, 204]
     assert read.status_code == 200
     assert "access-control-allow-origin" not in read.headers
 
 
-async def test_bearer_is_exempt_from_origins(house: House, ada: Person) -> None:
+async def test_bearer_is_exempt_from_origins(rig: ApiRig, ada: Person) -> None:
     done = await ada.http.delete(SESSIONS, headers={"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"})
 
     assert done.status_code == 204
@@ -182,9 +182,9 @@ async def test_bearer_is_exempt_from_origins(house: House, ada: Person) -> None:
     ],
 )
 async def test_programs_log_in_without_an_origin_and_other_pages_do_not(
-    house: House, ada: Person, headers: dict[str, str], status: int
+    rig: ApiRig, ada: Person, headers: dict[str, str], status: int
 ) -> None:
-    answered = await house.nobody.post(LOGIN, json={"login": "ada", "password": PASSWORD}, headers=headers)
+    answered = await rig.nobody.post(LOGIN, json={"login": "ada", "password": PASSWORD}, headers=headers)
 
     assert answered.status_code == status
     assert ("set-cookie" in answered.headers) == (status == 200)
@@ -195,10 +195,10 @@ async def test_programs_log_in_without_an_origin_and_other_pages_do_not(
     [({"Origin": "https://evil.example"}, 403), ({}, 403), ({"Sec-Fetch-Site": "same-origin"}, 101)],
 )
 async def test_stream_with_a_cookie_needs_our_own_page(
-    house: House, ada: Person, headers: dict[str, str], status: int
+    rig: ApiRig, ada: Person, headers: dict[str, str], status: int
 ) -> None:
-    session = credentials(await log_in(house, ada))
-    url = f"{house.url}/api/v1/chats/watch"
+    session = credentials(await log_in(rig, ada))
+    url = f"{rig.url}/api/v1/chats/watch"
 
     async def upgrade() -> int:
         try:
@@ -207,22 +207,22 @@ async def test_stream_with_a_cookie_needs_our_own_page(
         except InvalidStatus as refused:
             return refused.response.status_code
 
-    async with house.nobody.stream("GET", url, headers={**headers, **session}) as plain:
+    async with rig.nobody.stream("GET", url, headers={**headers, **session}) as plain:
         assert plain.status_code == (200 if status == 101 else 403)
     assert await upgrade() == status
 
 
-async def test_browser_on_a_listed_origin_reads_answers_with_a_token(house: House, ada: Person) -> None:
+async def test_browser_on_a_listed_origin_reads_answers_with_a_token(rig: ApiRig, ada: Person) -> None:
     page = {"Origin": "https://tools.example"}
     ask = {**page, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
 
-    async with open_door(house, origins=Origins(allowed_origins=("https://tools.example",))) as url:
-        allowed = await house.nobody.options(f"{url}/api/v1/tokens", headers=ask)
+    async with open_door(rig, origins=Origins(allowed_origins=("https://tools.example",))) as url:
+        allowed = await rig.nobody.options(f"{url}/api/v1/tokens", headers=ask)
         read = await ada.http.get(f"{url}{ME}", headers=page)
-        refused = await house.nobody.get(f"{url}{ME}", headers=page)
-        foreign = await house.nobody.options(f"{url}/api/v1/tokens", headers={**ask, "Origin": "https://evil.example"})
+        refused = await rig.nobody.get(f"{url}{ME}", headers=page)
+        foreign = await rig.nobody.options(f"{url}/api/v1/tokens", headers={**ask, "Origin": "https://evil.example"})
         plain = await ada.http.get(f"{url}{ME}")
-        rebound = await house.nobody.options(f"{url}/api/v1/tokens", headers={**ask, "Host": "evil.example"})
+        rebound = await rig.nobody.options(f"{url}/api/v1/tokens", headers={**ask, "Host": "evil.example"})
 
     assert (allowed.status_code, allowed.content) == (204, b"")
     assert "Authorization" in allowed.headers["access-control-allow-headers"]
@@ -235,18 +235,18 @@ async def test_browser_on_a_listed_origin_reads_answers_with_a_token(house: Hous
     assert (foreign.status_code, plain.headers["vary"], rebound.status_code) == (401, "Origin", 400)
 
 
-async def test_nothing_is_shared_when_nobody_is_listed(house: House, ada: Person) -> None:
-    ask = {"Origin": house.url, "Access-Control-Request-Method": "POST"}
+async def test_nothing_is_shared_when_nobody_is_listed(rig: ApiRig, ada: Person) -> None:
+    ask = {"Origin": rig.url, "Access-Control-Request-Method": "POST"}
 
-    asked = await house.nobody.options("/api/v1/tokens", headers=ask)
-    read = await ada.http.get(ME, headers={"Origin": house.url})
+    asked = await rig.nobody.options("/api/v1/tokens", headers=ask)
+    read = await ada.http.get(ME, headers={"Origin": rig.url})
 
     assert asked.status_code == 401
     assert not any(name.startswith("access-control") for each in (asked, read) for name in each.headers)
 
 
-async def test_bug_shows_nothing_but_the_request_id(house: House, ada: Person) -> None:
-    await house.database.api.execute("ALTER TABLE sessions RENAME COLUMN user_agent TO agent")
+async def test_bug_shows_nothing_but_the_request_id(rig: ApiRig, ada: Person) -> None:
+    await rig.database.api.execute("ALTER TABLE sessions RENAME COLUMN user_agent TO agent")
 
     broken = await ada.http.get(SESSIONS)
 
@@ -258,19 +258,19 @@ async def test_bug_shows_nothing_but_the_request_id(house: House, ada: Person) -
     }
 
 
-async def test_bug_before_any_router_is_answered_alike(house: House, ada: Person) -> None:
-    await house.database.api.execute("ALTER TABLE api_tokens RENAME COLUMN scopes TO rights")
+async def test_bug_before_any_router_is_answered_alike(rig: ApiRig, ada: Person) -> None:
+    await rig.database.api.execute("ALTER TABLE api_tokens RENAME COLUMN scopes TO rights")
 
     broken = await ada.http.get(ME)
 
     assert (broken.status_code, set(broken.json())) == (500, {"code", "message", "request_id"})
 
 
-async def test_database_that_is_away_is_said_to_be(house: House, ada: Person) -> None:
-    await house.database.api.execute("ALTER TABLE users RENAME TO people")
-    broken = await house.nobody.get("/api/v1/setup")
-    await house.database.api.execute("ALTER TABLE people RENAME TO users")
-    await house.database.api.close()
+async def test_database_that_is_away_is_said_to_be(rig: ApiRig, ada: Person) -> None:
+    await rig.database.api.execute("ALTER TABLE users RENAME TO people")
+    broken = await rig.nobody.get("/api/v1/setup")
+    await rig.database.api.execute("ALTER TABLE people RENAME TO users")
+    await rig.database.api.close()
 
     away = await ada.http.get(ME)
 
@@ -281,18 +281,18 @@ async def test_database_that_is_away_is_said_to_be(house: House, ada: Person) ->
 STRICT = "strict-transport-security"
 
 
-async def test_browsers_are_told_to_stay_with_https(house: House) -> None:
+async def test_browsers_are_told_to_stay_with_https(rig: ApiRig) -> None:
     """The page and the API, answers and refusals. Not over http, nor for a name of the reader's own machine."""
     secure = Origins(external_url="https://rook.example", allowed_hosts=["rook.example"])
-    async with open_door(house, origins=secure) as url:
-        door = house.client(None)
+    async with open_door(rig, origins=secure) as url:
+        door = rig.client(None)
         for path in ("/", ME, "/healthz"):
             found = await door.get(f"{url}{path}", headers={"Host": "rook.example"})
             assert found.headers[STRICT] == "max-age=31536000", path
         loopback = await door.get(f"{url}/healthz", headers={"Host": "localhost"})
     plain = Origins(external_url="http://rook.example")
-    async with open_door(house, origins=plain) as url:
-        over_http = await house.client(None).get(f"{url}/healthz", headers={"Host": "rook.example"})
+    async with open_door(rig, origins=plain) as url:
+        over_http = await rig.client(None).get(f"{url}/healthz", headers={"Host": "rook.example"})
 
     assert STRICT not in loopback.headers
     assert STRICT not in over_http.headers

@@ -13,21 +13,21 @@ from rookery.domain.models.context_window import Learned, LearnedFrom
 from rookery.store.models import context_windows
 from rookery.testing.fake_completions import Answer, FakeCompletions
 from rookery.testing.fake_server import Scenario, failure
-from tests.api.api_rig import House, Person
+from tests.api.api_rig import ApiRig, Person
 
 KEY = "sk-very-secret-0123456789"
 
 
 @pytest.fixture
-async def root(house: House) -> Person:
+async def root(rig: ApiRig) -> Person:
     """An administrator."""
-    return await house.add("chief", role=Role.ADMIN)
+    return await rig.add("chief", role=Role.ADMIN)
 
 
 @pytest.fixture
-async def audrey(house: House) -> Person:
+async def audrey(rig: ApiRig) -> Person:
     """An auditor."""
-    return await house.add("audrey", role=Role.AUDITOR)
+    return await rig.add("audrey", role=Role.AUDITOR)
 
 
 async def add_provider(root: Person, **fields: Any) -> dict[str, Any]:
@@ -49,7 +49,7 @@ async def add_config(root: Person, provider_id: str, **fields: Any) -> dict[str,
 # Pickers
 
 
-async def test_picker_offers_enabled_models_by_name(house: House, root: Person, ada: Person) -> None:
+async def test_picker_offers_enabled_models_by_name(rig: ApiRig, root: Person, ada: Person) -> None:
     late = await add_provider(root, display_name="zeta")
     early = await add_provider(root, display_name="Alpha")
     off = await add_provider(root, enabled=False)
@@ -85,7 +85,7 @@ async def test_picker_offers_enabled_models_by_name(house: House, root: Person, 
 
 
 async def test_picker_says_that_a_key_of_ones_own_is_needed_and_then_that_it_is_there(
-    house: House, root: Person, ada: Person
+    rig: ApiRig, root: Person, ada: Person
 ) -> None:
     provider = await add_provider(root, type="openai", base_url=None, central_key_enabled=False, allow_user_key=True)
     await add_config(root, provider["id"])
@@ -102,7 +102,7 @@ async def test_picker_says_that_a_key_of_ones_own_is_needed_and_then_that_it_is_
 # Providers
 
 
-async def test_provider_is_made_read_changed_and_deleted(house: House, root: Person, audrey: Person) -> None:
+async def test_provider_is_made_read_changed_and_deleted(rig: ApiRig, root: Person, audrey: Person) -> None:
     made = await add_provider(root, name="home", display_name="Home", api_key=KEY)
 
     assert made["has_key"] is True
@@ -137,7 +137,7 @@ BAD_PROVIDERS: tuple[tuple[dict[str, Any], int, str], ...] = (
 )
 
 
-async def test_provider_that_breaks_a_rule_is_refused_by_field(house: House, root: Person) -> None:
+async def test_provider_that_breaks_a_rule_is_refused_by_field(rig: ApiRig, root: Person) -> None:
     for fields, status, field in BAD_PROVIDERS:
         body = {"type": "openai_compat", "name": "home", "base_url": "http://127.0.0.1:9/v1", **fields}
 
@@ -149,14 +149,14 @@ async def test_provider_that_breaks_a_rule_is_refused_by_field(house: House, roo
         assert (await root.http.get("/api/v1/model-providers")).json()["items"] == []
 
 
-async def test_name_that_is_taken_is_a_conflict(house: House, root: Person) -> None:
+async def test_name_that_is_taken_is_a_conflict(rig: ApiRig, root: Person) -> None:
     await add_provider(root, name="home")
 
     body = {"type": "scripted", "name": "home"}
     assert (await root.http.post("/api/v1/model-providers", json=body)).json()["code"] == "already_exists"
 
 
-async def test_header_values_are_masked_and_the_mask_keeps_them(house: House, root: Person) -> None:
+async def test_header_values_are_masked_and_the_mask_keeps_them(rig: ApiRig, root: Person) -> None:
     made = await add_provider(root, options={"headers": {"X-Gate": KEY, "X-Team": "birds"}})
 
     assert made["options"]["headers"] == {"X-Gate": "***", "X-Team": "***"}
@@ -164,13 +164,13 @@ async def test_header_values_are_masked_and_the_mask_keeps_them(house: House, ro
     changed = await root.http.patch(path, json={"options": {"headers": {"X-Gate": "***", "X-Team": "rooks"}}})
 
     assert changed.json()["options"]["headers"] == {"X-Gate": "***", "X-Team": "***"}
-    stored = (await house.replica.directory.snapshot()).providers[UUID(made["id"])].options.headers
+    stored = (await rig.replica.directory.snapshot()).providers[UUID(made["id"])].options.headers
     assert stored == {"X-Gate": KEY, "X-Team": "rooks"}
 
 
 @pytest.mark.parametrize("who", ["ada", "audrey"])
 async def test_only_administrators_change_providers_and_learn_nothing_from_a_bad_body(
-    house: House, root: Person, ada: Person, audrey: Person, who: str
+    rig: ApiRig, root: Person, ada: Person, audrey: Person, who: str
 ) -> None:
     made = await add_provider(root)
     person = {"ada": ada, "audrey": audrey}[who]
@@ -188,13 +188,13 @@ async def test_only_administrators_change_providers_and_learn_nothing_from_a_bad
         assert (found.status_code, found.json()["code"]) == (403, "forbidden"), found.text
 
 
-async def test_member_sees_no_providers(house: House, ada: Person) -> None:
+async def test_member_sees_no_providers(rig: ApiRig, ada: Person) -> None:
     assert (await ada.http.get("/api/v1/model-providers")).status_code == 403
     assert (await ada.http.get("/api/v1/model-configs")).status_code == 403
 
 
-async def test_token_needs_the_scope(house: House, root: Person) -> None:
-    reader = house.client(await house.token_of(root.user, scopes=frozenset({Scope.CHAT_READ})))
+async def test_token_needs_the_scope(rig: ApiRig, root: Person) -> None:
+    reader = rig.client(await rig.token_of(root.user, scopes=frozenset({Scope.CHAT_READ})))
 
     assert (await reader.get("/api/v1/models")).status_code == 200
     assert (await reader.get("/api/v1/model-providers")).json()["code"] == "scope"
@@ -203,7 +203,7 @@ async def test_token_needs_the_scope(house: House, root: Person) -> None:
 # Trying them out
 
 
-async def test_provider_that_answers_passes_its_test_and_the_call_is_in_the_ledger(house: House, root: Person) -> None:
+async def test_provider_that_answers_passes_its_test_and_the_call_is_in_the_ledger(rig: ApiRig, root: Person) -> None:
     fake = FakeCompletions(api_key=KEY)
     fake.enqueue(Answer(text="ok"))
     async with fake.server.listening() as url:
@@ -218,7 +218,7 @@ async def test_provider_that_answers_passes_its_test_and_the_call_is_in_the_ledg
     assert [(row["key"], row["request_count"]) for row in usage] == [("test", 1)]
 
 
-async def test_provider_that_refuses_the_key_fails_its_test_without_telling_the_key(house: House, root: Person) -> None:
+async def test_provider_that_refuses_the_key_fails_its_test_without_telling_the_key(rig: ApiRig, root: Person) -> None:
     fake = FakeCompletions(api_key="sk-another-key-entirely")
     async with fake.server.listening() as url:
         provider = await add_provider(root, base_url=url, api_key=KEY)
@@ -231,7 +231,7 @@ async def test_provider_that_refuses_the_key_fails_its_test_without_telling_the_
     assert KEY not in found.text
 
 
-async def test_provider_without_a_model_cannot_be_tried(house: House, root: Person) -> None:
+async def test_provider_without_a_model_cannot_be_tried(rig: ApiRig, root: Person) -> None:
     provider = await add_provider(root)
 
     found = (await root.http.post(f"/api/v1/model-providers/{provider['id']}/test")).json()
@@ -239,7 +239,7 @@ async def test_provider_without_a_model_cannot_be_tried(house: House, root: Pers
     assert (found["ok"], found["error"]["kind"]) == (False, "config")
 
 
-async def test_upstream_models_are_listed_with_the_central_key(house: House, root: Person) -> None:
+async def test_upstream_models_are_listed_with_the_central_key(rig: ApiRig, root: Person) -> None:
     fake = FakeCompletions(api_key=KEY)
     fake.pages["GET /v1/models"] = Scenario(body={"data": [{"id": "b"}, {"id": "a", "owned_by": "x"}]})
     async with fake.server.listening() as url:
@@ -253,7 +253,7 @@ async def test_upstream_models_are_listed_with_the_central_key(house: House, roo
 @pytest.mark.parametrize(
     "page", [failure(500, f"never {KEY}"), Scenario(body={"models": []}), Scenario(body="what?"), None]
 )
-async def test_list_that_cannot_be_had_is_a_bad_gateway(house: House, root: Person, page: Scenario | None) -> None:
+async def test_list_that_cannot_be_had_is_a_bad_gateway(rig: ApiRig, root: Person, page: Scenario | None) -> None:
     fake = FakeCompletions(api_key=KEY)
     async with fake.server.listening() as url:
         if page is not None:
@@ -266,7 +266,7 @@ async def test_list_that_cannot_be_had_is_a_bad_gateway(house: House, root: Pers
     assert KEY not in found.text
 
 
-async def test_provider_without_a_list_says_so(house: House, root: Person) -> None:
+async def test_provider_without_a_list_says_so(rig: ApiRig, root: Person) -> None:
     provider = await add_provider(root, type="bedrock", base_url=None)
 
     found = await root.http.get(f"/api/v1/model-providers/{provider['id']}/upstream-models")
@@ -275,7 +275,7 @@ async def test_provider_without_a_list_says_so(house: House, root: Person) -> No
     assert "bedrock" in found.json()["message"]
 
 
-async def test_offline_provider_lists_its_scripts(house: House, root: Person) -> None:
+async def test_offline_provider_lists_its_scripts(rig: ApiRig, root: Person) -> None:
     provider = await add_provider(root, type="scripted", base_url=None)
 
     found = await root.http.get(f"/api/v1/model-providers/{provider['id']}/upstream-models")
@@ -287,14 +287,14 @@ async def test_offline_provider_lists_its_scripts(house: House, root: Person) ->
 
 
 async def test_window_in_force_and_what_was_learned_are_shown_and_can_be_forgotten(
-    house: House, root: Person, audrey: Person
+    rig: ApiRig, root: Person, audrey: Person
 ) -> None:
     provider = await add_provider(root)
     made = await add_config(root, provider["id"])
     path = f"/api/v1/model-configs/{made['id']}"
     limit = made["context_limit"]
     assert (made["window"]["effective"], made["window"]["learned"], made["window"]["differs"]) == (limit, None, False)
-    async with house.database.api.acquire() as conn:
+    async with rig.database.api.acquire() as conn:
         await context_windows.learn(conn, UUID(made["id"]), Learned(limit // 2, LearnedFrom.PROVIDER))
         await context_windows.report(conn, UUID(made["id"]), tokens=limit - 1)
 
@@ -309,7 +309,7 @@ async def test_window_in_force_and_what_was_learned_are_shown_and_can_be_forgott
     assert (forgotten.json()["window"]["learned"], forgotten.json()["window"]["effective"]) == (None, limit - 1)
 
 
-async def test_model_is_made_read_changed_and_deleted(house: House, root: Person, audrey: Person) -> None:
+async def test_model_is_made_read_changed_and_deleted(rig: ApiRig, root: Person, audrey: Person) -> None:
     provider = await add_provider(root)
     made = await add_config(root, provider["id"], price_input="0.25", price_output=1.5, options={"temperature": 0.5})
     path = f"/api/v1/model-configs/{made['id']}"
@@ -342,7 +342,7 @@ BAD_MODELS: tuple[tuple[dict[str, Any], str], ...] = (
 )
 
 
-async def test_model_that_breaks_a_rule_is_refused_by_field(house: House, root: Person) -> None:
+async def test_model_that_breaks_a_rule_is_refused_by_field(rig: ApiRig, root: Person) -> None:
     provider = await add_provider(root)
     for fields, field in BAD_MODELS:
         body = {"provider_id": provider["id"], "model": "m", "context_limit": 10, **fields}
@@ -353,7 +353,7 @@ async def test_model_that_breaks_a_rule_is_refused_by_field(house: House, root: 
         assert field in [each["field"] for each in found.json()["fields"]]
 
 
-async def test_two_bad_fields_are_told_at_once(house: House, root: Person) -> None:
+async def test_two_bad_fields_are_told_at_once(rig: ApiRig, root: Person) -> None:
     body = {"provider_id": str(uuid4()), "model": "", "context_limit": 0}
 
     found = (await root.http.post("/api/v1/model-configs", json=body)).json()
@@ -363,7 +363,7 @@ async def test_two_bad_fields_are_told_at_once(house: House, root: Person) -> No
 
 @pytest.mark.parametrize("is_there", [True, False])
 async def test_model_of_a_provider_that_cannot_be_used_is_a_failed_precondition(
-    house: House, root: Person, is_there: bool
+    rig: ApiRig, root: Person, is_there: bool
 ) -> None:
     provider_id = (await add_provider(root, enabled=False))["id"] if is_there else str(uuid4())
     body = {"provider_id": provider_id, "model": "m", "context_limit": 10}
@@ -373,7 +373,7 @@ async def test_model_of_a_provider_that_cannot_be_used_is_a_failed_precondition(
     assert (found.status_code, found.json()["code"]) == (412, "provider_unavailable")
 
 
-async def test_ten_models_at_once_make_one_default(house: House, root: Person) -> None:
+async def test_ten_models_at_once_make_one_default(rig: ApiRig, root: Person) -> None:
     provider = await add_provider(root)
 
     await asyncio.gather(*(add_config(root, provider["id"], model=f"m{number}") for number in range(10)))
@@ -383,7 +383,7 @@ async def test_ten_models_at_once_make_one_default(house: House, root: Person) -
     assert [each["is_default"] for each in found].count(True) == 1
 
 
-async def test_deleting_the_default_promotes_a_usable_one(house: House, root: Person) -> None:
+async def test_deleting_the_default_promotes_a_usable_one(rig: ApiRig, root: Person) -> None:
     provider = await add_provider(root)
     first = await add_config(root, provider["id"], model="first")
     await add_config(root, provider["id"], model="off", enabled=False)
@@ -398,7 +398,7 @@ async def test_deleting_the_default_promotes_a_usable_one(house: House, root: Pe
 # Keys of one's own
 
 
-async def test_keys_of_ones_own_are_shown_as_there_or_not(house: House, root: Person, ada: Person) -> None:
+async def test_keys_of_ones_own_are_shown_as_there_or_not(rig: ApiRig, root: Person, ada: Person) -> None:
     open_one = await add_provider(root, display_name="a", allow_user_key=True, api_key=KEY)
     await add_provider(root, display_name="b")
     path = f"/api/v1/me/provider-keys/{open_one['id']}"
@@ -428,7 +428,7 @@ async def test_keys_of_ones_own_are_shown_as_there_or_not(house: House, root: Pe
     ],
 )
 async def test_key_that_cannot_be_saved_is_refused(
-    house: House, root: Person, ada: Person, provider: dict[str, Any], key: str, status: int, code: str
+    rig: ApiRig, root: Person, ada: Person, provider: dict[str, Any], key: str, status: int, code: str
 ) -> None:
     made = await add_provider(root, **provider)
 
@@ -437,7 +437,7 @@ async def test_key_that_cannot_be_saved_is_refused(
     assert (found.status_code, found.json()["code"]) == (status, code), found.text
 
 
-async def test_key_for_an_unknown_provider_is_not_found(house: House, ada: Person) -> None:
+async def test_key_for_an_unknown_provider_is_not_found(rig: ApiRig, ada: Person) -> None:
     assert (await ada.http.put(f"/api/v1/me/provider-keys/{uuid4()}", json={"api_key": KEY})).status_code == 404
 
 
@@ -445,7 +445,7 @@ async def test_key_for_an_unknown_provider_is_not_found(house: House, ada: Perso
 
 
 async def test_key_is_in_no_answer_no_audit_entry_and_no_log_line(
-    house: House, root: Person, ada: Person, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    rig: ApiRig, root: Person, ada: Person, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     said = []
     made = await add_provider(root, allow_user_key=True, api_key=KEY, options={"headers": {"X-Gate": KEY}})

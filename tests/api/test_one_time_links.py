@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from rookery.store.people.one_time_links import LIFETIME
-from tests.api.api_rig import PASSWORD, House, Person
+from tests.api.api_rig import PASSWORD, ApiRig, Person
 from tests.api.more_servers import KEY, log_in
 from tests.api.test_auth import closing_code, watch
 
@@ -12,20 +12,20 @@ LINK = "/api/v1/auth/link"
 NEW_PASSWORD = "another lamp of brass"
 
 
-async def invite(house: House, **body: Any) -> dict[str, Any]:
+async def invite(rig: ApiRig, **body: Any) -> dict[str, Any]:
     """A new account without a password, made by the administrator."""
-    root = await log_in(house, "root")
+    root = await log_in(rig, "root")
     made = await root.post("/api/v1/users", json={"email": "eve@example.test", **body})
     assert made.status_code == 201, made.text
     found: dict[str, Any] = made.json()
     return found
 
 
-async def test_who_is_invited_chooses_a_password_and_is_logged_in(house: House) -> None:
-    made = await invite(house, name="Eve")
+async def test_who_is_invited_chooses_a_password_and_is_logged_in(rig: ApiRig) -> None:
+    made = await invite(rig, name="Eve")
     token = made["link"]["token"]
     assert made["link"]["url"].endswith(f"/link#{token}")
-    browser = house.client(None, Origin=house.url)
+    browser = rig.client(None, Origin=rig.url)
 
     looked = await browser.get(LINK, headers={"Authorization": f"Bearer {token}"})
     used = await browser.post(LINK, json={"token": token, "password": NEW_PASSWORD})
@@ -41,51 +41,51 @@ async def test_who_is_invited_chooses_a_password_and_is_logged_in(house: House) 
     assert (used.status_code, used.json()["id"]) == (200, made["id"])
     browser.headers[KEY] = used.json()["session_key"]
     assert (await browser.get("/api/v1/users/me")).json()["username"] == "eve"
-    await log_in(house, "eve", password=NEW_PASSWORD)
+    await log_in(rig, "eve", password=NEW_PASSWORD)
 
 
-async def test_link_works_once_also_when_it_is_used_twice_at_once(house: House) -> None:
-    token = (await invite(house))["link"]["token"]
+async def test_link_works_once_also_when_it_is_used_twice_at_once(rig: ApiRig) -> None:
+    token = (await invite(rig))["link"]["token"]
 
     answered = await asyncio.gather(
-        *(house.nobody.post(LINK, json={"token": token, "password": f"{NEW_PASSWORD} {n}"}) for n in range(2))
+        *(rig.nobody.post(LINK, json={"token": token, "password": f"{NEW_PASSWORD} {n}"}) for n in range(2))
     )
-    late = await house.nobody.get(LINK, headers={"Authorization": f"Bearer {token}"})
+    late = await rig.nobody.get(LINK, headers={"Authorization": f"Bearer {token}"})
 
     assert sorted(each.status_code for each in answered) == [200, 401]
     assert (late.status_code, late.json()["code"]) == (401, "invalid_credentials")
 
 
-async def test_password_against_the_rules_leaves_the_link_good(house: House) -> None:
-    token = (await invite(house))["link"]["token"]
+async def test_password_against_the_rules_leaves_the_link_good(rig: ApiRig) -> None:
+    token = (await invite(rig))["link"]["token"]
 
     bad = [
-        await house.nobody.post(LINK, json={"token": token, "password": each})
+        await rig.nobody.post(LINK, json={"token": token, "password": each})
         for each in ("short", "eve@example.test", "password123")
     ]
-    good = await house.nobody.post(LINK, json={"token": token, "password": NEW_PASSWORD})
+    good = await rig.nobody.post(LINK, json={"token": token, "password": NEW_PASSWORD})
 
     assert [(each.status_code, each.json()["fields"][0]["field"]) for each in bad] == [(400, "password")] * 3
     assert good.status_code == 200
 
 
-async def test_reset_ends_sessions_and_its_link_forgets_the_failures(house: House, ada: Person) -> None:
-    browser, root = await log_in(house, ada), await log_in(house, "root")
+async def test_reset_ends_sessions_and_its_link_forgets_the_failures(rig: ApiRig, ada: Person) -> None:
+    browser, root = await log_in(rig, ada), await log_in(rig, "root")
     for _ in range(5):
-        await house.nobody.post("/api/v1/auth/login", json={"login": "ada", "password": "not the password"})
+        await rig.nobody.post("/api/v1/auth/login", json={"login": "ada", "password": "not the password"})
 
     reset = await root.post(f"/api/v1/users/{ada.id}/reset-password")
-    used = await house.nobody.post(LINK, json={"token": reset.json()["token"], "password": NEW_PASSWORD})
+    used = await rig.nobody.post(LINK, json={"token": reset.json()["token"], "password": NEW_PASSWORD})
 
     assert reset.status_code == 200, reset.text
     assert (await browser.get("/api/v1/users/me")).status_code == 401
     assert used.status_code == 200
-    await log_in(house, ada, password=NEW_PASSWORD)
+    await log_in(rig, ada, password=NEW_PASSWORD)
 
 
-async def test_reset_by_an_administrator_ends_tokens_and_their_streams_at_once(house: House, ada: Person) -> None:
-    root = await log_in(house, "root")
-    stream = await watch(house, Authorization=f"Bearer {ada.token}")
+async def test_reset_by_an_administrator_ends_tokens_and_their_streams_at_once(rig: ApiRig, ada: Person) -> None:
+    root = await log_in(rig, "root")
+    stream = await watch(rig, Authorization=f"Bearer {ada.token}")
 
     await root.post(f"/api/v1/users/{ada.id}/reset-password")
 
@@ -95,33 +95,33 @@ async def test_reset_by_an_administrator_ends_tokens_and_their_streams_at_once(h
     assert entry["extra"] == {"sessions_ended": 0, "tokens_deleted": 1}
 
 
-async def test_using_a_reset_link_ends_tokens_that_were_made_since(house: House, ada: Person) -> None:
-    root = await log_in(house, "root")
+async def test_using_a_reset_link_ends_tokens_that_were_made_since(rig: ApiRig, ada: Person) -> None:
+    root = await log_in(rig, "root")
     link = (await root.post(f"/api/v1/users/{ada.id}/reset-password")).json()["token"]
-    since = house.client(await house.token_of(ada.user))
+    since = rig.client(await rig.token_of(ada.user))
     assert (await since.get("/api/v1/users/me")).status_code == 200
 
-    await house.nobody.post(LINK, json={"token": link, "password": NEW_PASSWORD})
+    await rig.nobody.post(LINK, json={"token": link, "password": NEW_PASSWORD})
 
     assert (await since.get("/api/v1/users/me")).status_code == 401
 
 
-async def test_using_a_link_ends_sessions_that_were_opened_since(house: House, ada: Person) -> None:
-    root = await log_in(house, "root")
+async def test_using_a_link_ends_sessions_that_were_opened_since(rig: ApiRig, ada: Person) -> None:
+    root = await log_in(rig, "root")
     token = (await root.post(f"/api/v1/users/{ada.id}/reset-password")).json()["token"]
-    meanwhile = await log_in(house, ada, password=PASSWORD)
+    meanwhile = await log_in(rig, ada, password=PASSWORD)
 
-    await house.nobody.post(LINK, json={"token": token, "password": NEW_PASSWORD})
+    await rig.nobody.post(LINK, json={"token": token, "password": NEW_PASSWORD})
 
     assert (await meanwhile.get("/api/v1/users/me")).status_code == 401
 
 
-async def test_link_ends_with_its_day_the_next_link_and_the_account(house: House) -> None:
-    made = await invite(house)
-    root = await log_in(house, "root")
+async def test_link_ends_with_its_day_the_next_link_and_the_account(rig: ApiRig) -> None:
+    made = await invite(rig)
+    root = await log_in(rig, "root")
 
     async def works(token: str) -> bool:
-        return (await house.nobody.get(LINK, headers={"Authorization": f"Bearer {token}"})).status_code == 200
+        return (await rig.nobody.get(LINK, headers={"Authorization": f"Bearer {token}"})).status_code == 200
 
     first, second = made["link"]["token"], ""
     assert await works(first)
@@ -129,19 +129,19 @@ async def test_link_ends_with_its_day_the_next_link_and_the_account(house: House
     assert [await works(first), await works(second)] == [False, True]
     await root.patch(f"/api/v1/users/{made['id']}", json={"status": "disabled"})
     assert not await works(second)
-    refused = await house.nobody.post(LINK, json={"token": second, "password": NEW_PASSWORD})
+    refused = await rig.nobody.post(LINK, json={"token": second, "password": NEW_PASSWORD})
     assert refused.status_code == 401
     await root.patch(f"/api/v1/users/{made['id']}", json={"status": "active"})
-    await house.database.api.execute("UPDATE one_time_links SET expires_at = expires_at - $1::interval", LIFETIME)
+    await rig.database.api.execute("UPDATE one_time_links SET expires_at = expires_at - $1::interval", LIFETIME)
     assert not await works(second)
 
 
-async def test_what_is_no_link_is_refused_and_never_read_from_the_url(house: House, ada: Person) -> None:
-    token = (await invite(house))["link"]["token"]
+async def test_what_is_no_link_is_refused_and_never_read_from_the_url(rig: ApiRig, ada: Person) -> None:
+    token = (await invite(rig))["link"]["token"]
 
-    none = await house.nobody.get(LINK)
-    of_api = await house.nobody.get(LINK, headers={"Authorization": f"Bearer {ada.token}"})
-    in_url = await house.nobody.get(LINK, params={"token": token})
-    as_bearer = await house.nobody.get("/api/v1/users/me", headers={"Authorization": f"Bearer {token}"})
+    none = await rig.nobody.get(LINK)
+    of_api = await rig.nobody.get(LINK, headers={"Authorization": f"Bearer {ada.token}"})
+    in_url = await rig.nobody.get(LINK, params={"token": token})
+    as_bearer = await rig.nobody.get("/api/v1/users/me", headers={"Authorization": f"Bearer {token}"})
 
     assert [each.status_code for each in (none, of_api, in_url, as_bearer)] == [401, 401, 400, 401]

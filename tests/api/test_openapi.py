@@ -16,7 +16,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from rookery.api import middleware, openapi_document
 from rookery.stream.events import Event
-from tests.api.api_rig import House, Person
+from tests.api.api_rig import ApiRig, Person
 from tests.api.rights_table import OPERATIONS
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "api" / "openapi.json"
@@ -189,9 +189,9 @@ def test_keys_and_passwords_go_in_and_never_out(document: dict[str, Any]) -> Non
     assert "example" not in json.dumps(document)
 
 
-async def test_server_gives_the_document_to_whoever_is_logged_in(house: House, ada: Person) -> None:
+async def test_server_gives_the_document_to_whoever_is_logged_in(rig: ApiRig, ada: Person) -> None:
     assert (await ada.http.get("/api/v1/openapi.json")).json() == json.loads(COMMITTED.read_text())
-    assert (await house.nobody.get("/api/v1/openapi.json")).status_code == 401
+    assert (await rig.nobody.get("/api/v1/openapi.json")).status_code == 401
 
 
 def test_nothing_of_a_request_runs_in_a_thread() -> None:

@@ -6,7 +6,7 @@ from rookery.api.errors import ApiError
 from rookery.api.rate_limits import MAX_KEYS, Limit, RateLimits
 from rookery.server.connection_limits import address_key
 from rookery.testing import FakeClock
-from tests.api.api_rig import PASSWORD, House, Person
+from tests.api.api_rig import PASSWORD, ApiRig, Person
 from tests.api.more_servers import open_door
 
 
@@ -84,18 +84,18 @@ def test_one_key_per_address_or_network(address: str | None, key: str) -> None:
     assert address_key(address) == key
 
 
-async def test_users_and_strangers_pay_from_their_own_purses(house: House, ada: Person, ben: Person) -> None:
+async def test_users_and_strangers_pay_from_their_own_purses(rig: ApiRig, ada: Person, ben: Person) -> None:
     limits = RateLimits(clock=FakeClock(), per_minute={Limit.API: 3, Limit.LOGIN: 2})
 
-    async with open_door(house, limits=limits) as url:
+    async with open_door(rig, limits=limits) as url:
         adas = [await ada.http.get(f"{url}/api/v1/users/me") for _ in range(4)]
         bens = await ben.http.get(f"{url}/api/v1/users/me")
-        strangers = [await house.nobody.get(f"{url}/api/v1/users/me") for _ in range(3)]
+        strangers = [await rig.nobody.get(f"{url}/api/v1/users/me") for _ in range(3)]
         logins = [
-            await house.nobody.post(f"{url}/api/v1/auth/login", json={"login": "ada", "password": PASSWORD})
+            await rig.nobody.post(f"{url}/api/v1/auth/login", json={"login": "ada", "password": PASSWORD})
             for _ in range(3)
         ]
-        health = await house.nobody.get(f"{url}/healthz")
+        health = await rig.nobody.get(f"{url}/healthz")
 
     assert [each.status_code for each in adas] == [200, 200, 200, 429]
     assert adas[-1].json()["code"] == "rate_limited"

@@ -30,14 +30,14 @@ from tests.api.rights_table import (
     expected,
     operation_of,
 )
-from tests.api.roles_rig import NOWHERE, PRIVATE, Town, client_of, open_town, provider_body
+from tests.api.roles_rig import NOWHERE, PRIVATE, RolesRig, client_of, open_town, provider_body
 
 UPLOAD = {"Content-Type": "text/plain", "Content-Disposition": 'attachment; filename="a.txt"'}
 GROUPS = ("prompts", "models", "chats", "approvals", "sharing", "spend", "workspaces", "audit")
 UNHEARD_OF = {"no_such_member": True}
 STATUSES = {401: UNKNOWN, 403: REFUSED, 404: MISSING}
 
-Before = Callable[[Town, httpx2.AsyncClient], Awaitable[object]]
+Before = Callable[[RolesRig, httpx2.AsyncClient], Awaitable[object]]
 
 
 class Ask(NamedTuple):
@@ -46,8 +46,8 @@ class Ask(NamedTuple):
     `reads` are the answers to a GET by somebody who may; `before` brings back what the last request used up.
     """
 
-    body: Callable[[Town], object] | None = None
-    query: Callable[[Town], dict[str, str]] = lambda town: {}
+    body: Callable[[RolesRig], object] | None = None
+    query: Callable[[RolesRig], dict[str, str]] = lambda roles: {}
     bad: object = None
     reads: tuple[int, ...] = (200,)
     before: Before | None = None
@@ -55,20 +55,20 @@ class Ask(NamedTuple):
 
 
 def sends(body: object, *, bad: object = UNHEARD_OF, before: Before | None = None) -> Ask:
-    return Ask(body=lambda town: body, bad=bad, before=before)
+    return Ask(body=lambda roles: body, bad=bad, before=before)
 
 
-async def _put_key(town: Town, client: httpx2.AsyncClient) -> None:
-    provider = await town.parameter("provider", "")
+async def _put_key(roles: RolesRig, client: httpx2.AsyncClient) -> None:
+    provider = await roles.parameter("provider", "")
     await client.put(f"/api/v1/me/provider-keys/{provider}", json={"api_key": "sk-of-my-own"})
 
 
-async def _share(town: Town, client: httpx2.AsyncClient) -> None:
-    await town.share()
+async def _share(roles: RolesRig, client: httpx2.AsyncClient) -> None:
+    await roles.share()
 
 
-def _owner_id(town: Town) -> str:
-    return str(town.people["owner"].id)
+def _owner_id(roles: RolesRig) -> str:
+    return str(roles.people["owner"].id)
 
 
 CONTENT = {"content": text("hello")}
@@ -79,23 +79,23 @@ ASKS = {
         {"token": "rk_setup_x", "email": "a@example.org", "password": "a long sentence of mine"}, bad=None
     ),
     # Another one each time: after some failures one has to wait.
-    "auth.login": Ask(body=lambda town: {"login": uuid4().hex, "password": PASSWORD}),
+    "auth.login": Ask(body=lambda roles: {"login": uuid4().hex, "password": PASSWORD}),
     "auth.change_password": sends({"current_password": PASSWORD, "new_password": PASSWORD, "revoke_tokens": False}),
     "users.dismiss_access_notice": sends({"through": 1}),
     "links.use": sends({"token": "rk_l_x", "password": "a long sentence of mine"}, bad=None),
-    "tokens.list of a user": Ask(query=lambda town: {"user": _owner_id(town)}),
-    "tokens.create": Ask(body=lambda town: {"name": uuid4().hex, "scopes": ["chat:read"]}, bad=UNHEARD_OF),
-    "users.directory": Ask(query=lambda town: {"q": "ow"}),
-    "users.create": Ask(body=lambda town: {"email": f"{uuid4().hex}@example.org"}, bad=UNHEARD_OF),
+    "tokens.list of a user": Ask(query=lambda roles: {"user": _owner_id(roles)}),
+    "tokens.create": Ask(body=lambda roles: {"name": uuid4().hex, "scopes": ["chat:read"]}, bad=UNHEARD_OF),
+    "users.directory": Ask(query=lambda roles: {"q": "ow"}),
+    "users.create": Ask(body=lambda roles: {"email": f"{uuid4().hex}@example.org"}, bad=UNHEARD_OF),
     "users.update": sends({"name": "Somebody"}),
     # Who may change their own name may also learn which roles there are.
-    "users.update role": Ask(body=lambda town: {"role": str(town.people["owner"].user.role)}),
+    "users.update role": Ask(body=lambda roles: {"role": str(roles.people["owner"].user.role)}),
     "chats.create": sends(CONTENT),
-    "chats.list of a user": Ask(query=lambda town: {"q": f"owner:{town.people['owner'].user.username}"}),
+    "chats.list of a user": Ask(query=lambda roles: {"q": f"owner:{roles.people['owner'].user.username}"}),
     "chats.git": Ask(reads=(409,)),
     "chats.folder": Ask(reads=(409,)),
-    "chats.file": Ask(query=lambda town: {"path": "a"}, reads=(409,)),
-    "chats.file_bytes": Ask(query=lambda town: {"path": "a"}, reads=(409,)),
+    "chats.file": Ask(query=lambda roles: {"path": "a"}, reads=(409,)),
+    "chats.file_bytes": Ask(query=lambda roles: {"path": "a"}, reads=(409,)),
     "workspaces.folder": Ask(reads=(409,)),
     "chats.update title": sends({"title": "another"}, bad={"title": 7}),
     "chats.update pin_order": sends({"pin_order": 0}, bad={"pin_order": -1}),
@@ -106,7 +106,7 @@ ASKS = {
     "messages.submit_tool_results": sends({"results": [{"tool_call_id": "x", "output": 1}]}),
     "approvals.answer": sends({"answers": [{"tool_call_id": "x", "decision": "approve"}]}),
     "approvals.put_rules": sends({"rules": []}),
-    "messages.search": Ask(query=lambda town: {"q": "hello"}),
+    "messages.search": Ask(query=lambda roles: {"q": "hello"}),
     "queue.edit": sends(CONTENT),
     "queue.move": sends({"before": None}),
     "turns.interrupt": sends({"cascade": True}),
@@ -116,30 +116,30 @@ ASKS = {
     "shares.leave": Ask(before=_share),
     "files.upload": Ask(content=b"hello"),
     "templates.update": sends({"deprecated": False}),
-    "workspaces.list of a user": Ask(query=lambda town: {"owner": _owner_id(town)}),
-    "workspaces.list of all": Ask(query=lambda town: {"owner": "all"}),
+    "workspaces.list of a user": Ask(query=lambda roles: {"owner": _owner_id(roles)}),
+    "workspaces.list of all": Ask(query=lambda roles: {"owner": "all"}),
     "workspaces.create": Ask(
-        body=lambda town: {"template": town.known["template", PRIVATE]},
+        body=lambda roles: {"template": roles.known["template", PRIVATE]},
         bad=UNHEARD_OF,
-        before=lambda town, client: town.parameter("template", PRIVATE),
+        before=lambda roles, client: roles.parameter("template", PRIVATE),
     ),
     "workspaces.update": sends({"idle_stop_after": 60}),
     "workspaces.start": sends({}),
     "mcp_servers.answer": sends({"decision": "agree"}),
-    "providers.create": Ask(body=lambda town: provider_body(), bad=UNHEARD_OF),
+    "providers.create": Ask(body=lambda roles: provider_body(), bad=UNHEARD_OF),
     "providers.update": sends({"display_name": "Nowhere"}),
     "providers.upstream_models": Ask(reads=(502,)),
     "model_configs.create": Ask(
-        body=lambda town: {"provider_id": town.known["provider", ""], "model": "m", "context_limit": 1000},
+        body=lambda roles: {"provider_id": roles.known["provider", ""], "model": "m", "context_limit": 1000},
         bad=UNHEARD_OF,
-        before=lambda town, client: town.parameter("provider", ""),
+        before=lambda roles, client: roles.parameter("provider", ""),
     ),
     "model_configs.update": sends({"display_name": "Nothing"}),
     "provider_keys.put": sends({"api_key": "sk-of-my-own"}),
     "provider_keys.delete": Ask(before=_put_key),
     **{f"settings.put_{group}": sends({}) for group in GROUPS},
     "preferences.update": sends({"custom_prompt": ""}),
-    "usage.report of a user": Ask(query=lambda town: {"user": _owner_id(town)}),
+    "usage.report of a user": Ask(query=lambda roles: {"user": _owner_id(roles)}),
 }
 
 
@@ -156,8 +156,8 @@ class Answer(NamedTuple):
     code: str
 
 
-async def operations(town: Town) -> dict[str, Operation]:
-    document = (await town.clients["owner"].get("/api/v1/openapi.json")).json()
+async def operations(roles: RolesRig) -> dict[str, Operation]:
+    document = (await roles.clients["owner"].get("/api/v1/openapi.json")).json()
     return {
         described["operationId"]: Operation(
             method.upper(),
@@ -171,28 +171,28 @@ async def operations(town: Town) -> dict[str, Operation]:
     }
 
 
-def targets(entry: str, operation: Operation, town: Town) -> list[str]:
+def targets(entry: str, operation: Operation, roles: RolesRig) -> list[str]:
     if OPERATIONS[entry].right not in ON_CHATS:
         return [PRIVATE]
-    return [*town.chats, NOWHERE] if "file" in operation.parameters else list(town.chats)
+    return [*roles.chats, NOWHERE] if "file" in operation.parameters else list(roles.chats)
 
 
 async def send(
-    town: Town, client: httpx2.AsyncClient, entry: str, operation: Operation, *, target: str, bad: bool = False
+    roles: RolesRig, client: httpx2.AsyncClient, entry: str, operation: Operation, *, target: str, bad: bool = False
 ) -> Answer:
     ask = ASKS.get(entry, PLAIN)
     if ask.before is not None:
-        await ask.before(town, client)
+        await ask.before(roles, client)
     where = "" if operation.parameters == ("provider",) else target
-    named = {name: await town.parameter(name, where) for name in operation.parameters}
+    named = {name: await roles.parameter(name, where) for name in operation.parameters}
     if entry == "users.reset_password":
         # Whoever that happens to loses all credentials, and the owner is needed for the rest.
-        named["user"] = str((await town.house.add(f"u{uuid4().hex[:12]}")).id)
-    options: dict[str, Any] = {"params": ask.query(town)}
+        named["user"] = str((await roles.rig.add(f"u{uuid4().hex[:12]}")).id)
+    options: dict[str, Any] = {"params": ask.query(roles)}
     if ask.content is not None:
         options |= {"content": ask.content, "headers": UPLOAD}
     elif ask.body is not None:
-        options["json"] = ask.bad if bad else ask.body(town)
+        options["json"] = ask.bad if bad else ask.body(roles)
     async with client.stream(operation.method, operation.path.format(**named), **options) as answered:
         if operation.is_stream and answered.status_code == 200:
             return Answer(200, "")
@@ -210,46 +210,46 @@ def fits(wanted: str, answer: Answer, operation: Operation, ask: Ask) -> bool:
 
 
 @pytest.fixture
-async def town(database_url: str, tmp_path: Path) -> AsyncIterator[Town]:
+async def roles(database_url: str, tmp_path: Path) -> AsyncIterator[RolesRig]:
     async with open_town(database_url, tmp_path) as opened:
         yield opened
 
 
-async def test_every_operation_is_in_the_table_and_no_other(town: Town) -> None:
-    assert {operation_of(entry) for entry in OPERATIONS} == set(await operations(town))
+async def test_every_operation_is_in_the_table_and_no_other(roles: RolesRig) -> None:
+    assert {operation_of(entry) for entry in OPERATIONS} == set(await operations(roles))
     assert set(ASKS) <= set(OPERATIONS)
     assert {entry.right for entry in OPERATIONS.values()} == set(RIGHTS)
 
 
-async def test_everybody_may_do_what_the_design_says_and_nothing_else(town: Town) -> None:
-    known = await operations(town)
+async def test_everybody_may_do_what_the_design_says_and_nothing_else(roles: RolesRig) -> None:
+    known = await operations(roles)
     wrong = []
 
     for entry in OPERATIONS:
         operation, ask = known[operation_of(entry)], ASKS.get(entry, PLAIN)
-        for target in targets(entry, operation, town):
+        for target in targets(entry, operation, roles):
             for actor in ACTORS:
                 wanted = expected(entry, actor, target=target)
-                got = await send(town, town.clients[actor], entry, operation, target=target)
+                got = await send(roles, roles.clients[actor], entry, operation, target=target)
                 if not fits(wanted, got, operation, ask):
                     wrong.append(f"{entry} by {actor} on {target}: {got}, not {wanted}")
                 if wanted == OK and operation.method != "GET":
-                    town.forget()
+                    roles.forget()
 
     assert wrong == [], "\n".join(wrong)
 
 
-async def test_nobody_without_the_right_learns_what_is_wrong_with_a_body(town: Town) -> None:
-    known = await operations(town)
+async def test_nobody_without_the_right_learns_what_is_wrong_with_a_body(roles: RolesRig) -> None:
+    known = await operations(roles)
     wrong = []
 
     asked = [entry for entry in OPERATIONS if ASKS.get(entry, PLAIN).bad is not None]
     for entry in asked:
         operation = known[operation_of(entry)]
-        for target in targets(entry, operation, town):
+        for target in targets(entry, operation, roles):
             for actor in ACTORS:
                 wanted = expected(entry, actor, target=target)
-                got = await send(town, town.clients[actor], entry, operation, target=target, bad=True)
+                got = await send(roles, roles.clients[actor], entry, operation, target=target, bad=True)
                 if str(got.status) != ("400" if wanted == OK else wanted):
                     wrong.append(f"{entry} by {actor} on {target}: {got}, not {wanted}")
 
@@ -261,19 +261,19 @@ async def test_nobody_without_the_right_learns_what_is_wrong_with_a_body(town: T
 async def test_each_scope_opens_what_the_design_says_and_nothing_else(database_url: str, tmp_path: Path) -> None:
     wrong = []
     # Whoever owns everything and is an administrator besides lacks nothing but the scope.
-    async with open_town(database_url, tmp_path, owner_role=Role.ADMIN) as town:
-        known = await operations(town)
+    async with open_town(database_url, tmp_path, owner_role=Role.ADMIN) as roles:
+        known = await operations(roles)
         for scope in SCOPES:
-            made = await town.owner.post("/api/v1/tokens", json={"name": scope, "scopes": [scope]})
-            async with client_of(town.url, made.json()["token"]) as client:
+            made = await roles.owner.post("/api/v1/tokens", json={"name": scope, "scopes": [scope]})
+            async with client_of(roles.url, made.json()["token"]) as client:
                 for entry, (_, scopes) in OPERATIONS.items():
                     operation = known[operation_of(entry)]
                     bodies = (False, True) if ASKS.get(entry, PLAIN).bad is not None else (False,)
                     for bad in bodies:
-                        got = await send(town, client, entry, operation, target=PRIVATE, bad=bad)
+                        got = await send(roles, client, entry, operation, target=PRIVATE, bad=bad)
                         if (got == Answer(403, "scope")) is (scope in scopes) or got.status == 429:
                             wrong.append(f"{entry} with {scope}, {'bad' if bad else 'good'} body: {got}")
                         if got.status < 300 and operation.method != "GET":
-                            town.forget()
+                            roles.forget()
 
     assert wrong == [], "\n".join(wrong)

@@ -13,13 +13,13 @@ import pytest
 from rookery.domain.access.rights import Role
 from rookery.store.settings import groups, locked, settings
 from rookery.store.settings.locked import PinError
-from tests.api.api_rig import House, Person
+from tests.api.api_rig import ApiRig, Person
 
 
 @pytest.fixture
-async def root(house: House) -> Person:
+async def root(rig: ApiRig) -> Person:
     """An administrator."""
-    return await house.add("chief", role=Role.ADMIN)
+    return await rig.add("chief", role=Role.ADMIN)
 
 
 async def entries(root: Person) -> list[dict[str, Any]]:
@@ -30,7 +30,7 @@ async def entries(root: Person) -> list[dict[str, Any]]:
 # Groups
 
 
-async def test_administrator_sees_every_group_with_its_defaults(house: House, root: Person) -> None:
+async def test_administrator_sees_every_group_with_its_defaults(rig: ApiRig, root: Person) -> None:
     found = (await root.http.get("/api/v1/settings")).json()["groups"]
 
     assert set(found) == set(groups.GROUPS)
@@ -50,7 +50,7 @@ async def test_administrator_sees_every_group_with_its_defaults(house: House, ro
     }
 
 
-async def test_member_sees_the_public_keys_alone(house: House, root: Person, ada: Person) -> None:
+async def test_member_sees_the_public_keys_alone(rig: ApiRig, root: Person, ada: Person) -> None:
     found = (await ada.http.get("/api/v1/settings")).json()["groups"]
 
     assert set(found) == {"models", "chats", "approvals", "sharing", "spend", "workspaces"}
@@ -59,8 +59,8 @@ async def test_member_sees_the_public_keys_alone(house: House, root: Person, ada
     assert (await ada.http.get("/api/v1/settings/prompts")).json()["code"] == "forbidden"
 
 
-async def test_auditor_reads_all_and_changes_nothing(house: House) -> None:
-    audrey = await house.add("audrey", role=Role.AUDITOR)
+async def test_auditor_reads_all_and_changes_nothing(rig: ApiRig) -> None:
+    audrey = await rig.add("audrey", role=Role.AUDITOR)
 
     assert (await audrey.http.get("/api/v1/settings/prompts")).status_code == 200
     for body, headers in (({"colour": "red"}, {}), ({}, {"If-Match": "never"})):
@@ -68,11 +68,11 @@ async def test_auditor_reads_all_and_changes_nothing(house: House) -> None:
         assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
 
 
-async def test_group_that_does_not_exist_is_not_found(house: House, root: Person) -> None:
+async def test_group_that_does_not_exist_is_not_found(rig: ApiRig, root: Person) -> None:
     assert (await root.http.get("/api/v1/settings/advisor")).status_code == 404
 
 
-async def test_change_is_merged_told_once_and_logged_without_values(house: House, root: Person) -> None:
+async def test_change_is_merged_told_once_and_logged_without_values(rig: ApiRig, root: Person) -> None:
     await root.http.put("/api/v1/settings/prompts", json={"include_default": False})
 
     found = await root.http.put(
@@ -88,14 +88,14 @@ async def test_change_is_merged_told_once_and_logged_without_values(house: House
         "prompts",
         {"system_prompt": "(changed)"},
     )
-    assert await house.replica.directory.setting("prompts") == {
+    assert await rig.replica.directory.setting("prompts") == {
         "system_prompt": "Be  brief.\n\nNow.",
         "include_default": False,
         "plan_mode_instructions": "",
     }
 
 
-async def test_change_that_changes_nothing_writes_nothing(house: House, root: Person) -> None:
+async def test_change_that_changes_nothing_writes_nothing(rig: ApiRig, root: Person) -> None:
     first = await root.http.put("/api/v1/settings/spend", json={"period": "month"})
     assert (first.status_code, first.json()["updated_at"]) == (200, None)
 
@@ -107,7 +107,7 @@ async def test_change_that_changes_nothing_writes_nothing(house: House, root: Pe
     assert len(await entries(root)) == 1
 
 
-async def test_changes_of_different_keys_at_once_are_all_kept(house: House, root: Person) -> None:
+async def test_changes_of_different_keys_at_once_are_all_kept(rig: ApiRig, root: Person) -> None:
     changes = [{"running_roots": 7}, {"running_subagents": 8}, {"auto_archive_days": 9}]
 
     await asyncio.gather(*(root.http.put("/api/v1/settings/chats", json=change) for change in changes))
@@ -138,7 +138,7 @@ BROKEN: tuple[tuple[str, dict[str, Any], str], ...] = (
 )
 
 
-async def test_value_that_breaks_a_rule_is_refused_by_field(house: House, root: Person) -> None:
+async def test_value_that_breaks_a_rule_is_refused_by_field(rig: ApiRig, root: Person) -> None:
     for group, body, field in BROKEN:
         found = await root.http.put(f"/api/v1/settings/{group}", json=body)
 
@@ -147,13 +147,13 @@ async def test_value_that_breaks_a_rule_is_refused_by_field(house: House, root: 
     assert await entries(root) == []
 
 
-async def test_prompt_with_characters_no_column_takes_is_stored_without_them(house: House, root: Person) -> None:
+async def test_prompt_with_characters_no_column_takes_is_stored_without_them(rig: ApiRig, root: Person) -> None:
     found = await root.http.put("/api/v1/settings/prompts", json={"system_prompt": "a\0b"})
 
     assert found.json()["values"]["system_prompt"] == "a\ufffdb"
 
 
-async def test_stale_change_is_refused(house: House, root: Person) -> None:
+async def test_stale_change_is_refused(rig: ApiRig, root: Person) -> None:
     path = "/api/v1/settings/spend"
     first = (await root.http.put(path, json={"enabled": True})).json()["updated_at"]
 
@@ -166,8 +166,8 @@ async def test_stale_change_is_refused(house: House, root: Person) -> None:
     assert broken.json()["fields"][0]["field"] == "If-Match"
 
 
-async def test_override_names_a_model_that_can_be_used_and_says_when_it_cannot(house: House, root: Person) -> None:
-    model = str(await house.add_model())
+async def test_override_names_a_model_that_can_be_used_and_says_when_it_cannot(rig: ApiRig, root: Person) -> None:
+    model = str(await rig.add_model())
     effort = await root.http.put(
         "/api/v1/settings/models", json={"title_generation": {"model_config_id": model, "reasoning_effort": "low"}}
     )
@@ -190,8 +190,8 @@ async def test_override_names_a_model_that_can_be_used_and_says_when_it_cannot(h
     assert cleared.json()["values"]["title_generation"] is None
 
 
-async def test_stored_value_that_cannot_be_read_counts_as_not_set(house: House, root: Person) -> None:
-    async with house.database.api.acquire() as conn:
+async def test_stored_value_that_cannot_be_read_counts_as_not_set(rig: ApiRig, root: Person) -> None:
+    async with rig.database.api.acquire() as conn:
         await settings.write_setting(conn, "chats", value={"auto_archive_days": "soon", "running_roots": 3})
 
     values = (await root.http.get("/api/v1/settings/chats")).json()["values"]
@@ -202,16 +202,16 @@ async def test_stored_value_that_cannot_be_read_counts_as_not_set(house: House, 
 # Pins
 
 
-async def apply(house: House, **environ: str) -> bool:
-    async with house.database.api.acquire() as conn:
-        return await locked.apply(conn, environ, now=house.clock.now())
+async def apply(rig: ApiRig, **environ: str) -> bool:
+    async with rig.database.api.acquire() as conn:
+        return await locked.apply(conn, environ, now=rig.clock.now())
 
 
-async def test_pinned_key_is_in_effect_listed_and_refused(house: House, root: Person, ada: Person) -> None:
+async def test_pinned_key_is_in_effect_listed_and_refused(rig: ApiRig, root: Person, ada: Person) -> None:
     await root.http.put("/api/v1/settings/chats", json={"running_roots": 5, "auto_archive_days": 1})
 
-    assert await apply(house, ROOKERY_PIN_CHATS_RUNNING_ROOTS="3", ROOKERY_PIN_SPEND_PERIOD="week")
-    assert not await apply(house, ROOKERY_PIN_CHATS_RUNNING_ROOTS="3", ROOKERY_PIN_SPEND_PERIOD="week")
+    assert await apply(rig, ROOKERY_PIN_CHATS_RUNNING_ROOTS="3", ROOKERY_PIN_SPEND_PERIOD="week")
+    assert not await apply(rig, ROOKERY_PIN_CHATS_RUNNING_ROOTS="3", ROOKERY_PIN_SPEND_PERIOD="week")
 
     found = (await ada.http.get("/api/v1/settings/chats")).json()
     assert (found["values"]["running_roots"], found["pinned"]) == (3, ["running_roots"])
@@ -223,12 +223,12 @@ async def test_pinned_key_is_in_effect_listed_and_refused(house: House, root: Pe
     assert (await root.http.put("/api/v1/settings/chats", json={"auto_archive_days": 2})).status_code == 200
 
 
-async def test_key_whose_pin_ends_is_what_it_was(house: House, root: Person) -> None:
+async def test_key_whose_pin_ends_is_what_it_was(rig: ApiRig, root: Person) -> None:
     await root.http.put("/api/v1/settings/chats", json={"running_roots": 5})
-    await apply(house, ROOKERY_PIN_CHATS_RUNNING_ROOTS="3", ROOKERY_PIN_PROMPTS_SYSTEM_PROMPT="12")
+    await apply(rig, ROOKERY_PIN_CHATS_RUNNING_ROOTS="3", ROOKERY_PIN_PROMPTS_SYSTEM_PROMPT="12")
 
     pinned = (await root.http.get("/api/v1/settings")).json()["groups"]
-    await apply(house)
+    await apply(rig)
     freed = (await root.http.get("/api/v1/settings")).json()["groups"]
 
     assert pinned["prompts"]["values"]["system_prompt"] == "12"
@@ -246,7 +246,7 @@ def test_pins_that_cannot_be_are_told_together() -> None:
 # Preferences
 
 
-async def test_preferences_start_empty_and_keep_what_is_set(house: House, ada: Person, ben: Person) -> None:
+async def test_preferences_start_empty_and_keep_what_is_set(rig: ApiRig, ada: Person, ben: Person) -> None:
     empty = (await ada.http.get("/api/v1/me/settings")).json()
     assert empty == {
         "custom_prompt": "",
@@ -265,26 +265,26 @@ async def test_preferences_start_empty_and_keep_what_is_set(house: House, ada: P
 
     assert found.json()["custom_prompt"] == "I am Ada."
     assert found.json()["display"] == {"theme": "dark", "font": {"size": 12}}
-    assert await house.replica.directory.user_setting(ada.id, "custom_prompt") == "I am Ada."
+    assert await rig.replica.directory.user_setting(ada.id, "custom_prompt") == "I am Ada."
     assert (await ben.http.get("/api/v1/me/settings")).json() == empty
 
 
-async def test_context_is_refreshed_by_itself_for_those_who_say_so(house: House, ada: Person, ben: Person) -> None:
+async def test_context_is_refreshed_by_itself_for_those_who_say_so(rig: ApiRig, ada: Person, ben: Person) -> None:
     path = "/api/v1/me/settings"
 
     on = await ada.http.patch(path, json={"context_auto_refresh": True})
     vague = await ada.http.patch(path, json={"context_auto_refresh": "sometimes"})
-    kept = await house.replica.directory.user_setting(ada.id, "context_auto_refresh")
+    kept = await rig.replica.directory.user_setting(ada.id, "context_auto_refresh")
     cleared = await ada.http.patch(path, json={"context_auto_refresh": None})
 
     assert on.json()["context_auto_refresh"] is True
     assert vague.json()["fields"][0]["field"] == "context_auto_refresh"
     assert kept is True
-    assert await house.replica.directory.user_setting(ben.id, "context_auto_refresh") is None
+    assert await rig.replica.directory.user_setting(ben.id, "context_auto_refresh") is None
     assert cleared.json()["context_auto_refresh"] is False
 
 
-async def test_display_is_merged_and_bounded(house: House, ada: Person) -> None:
+async def test_display_is_merged_and_bounded(rig: ApiRig, ada: Person) -> None:
     path = "/api/v1/me/settings"
     await ada.http.patch(path, json={"display": {"a": 1, "b": {"c": 2, "d": "x\0"}}})
 
@@ -298,8 +298,8 @@ async def test_display_is_merged_and_bounded(house: House, ada: Person) -> None:
     assert cleared.json()["display"] == {}
 
 
-async def test_threshold_is_for_an_enabled_model(house: House, ada: Person) -> None:
-    model, path = str(await house.add_model()), "/api/v1/me/settings"
+async def test_threshold_is_for_an_enabled_model(rig: ApiRig, ada: Person) -> None:
+    model, path = str(await rig.add_model()), "/api/v1/me/settings"
 
     saved = await ada.http.patch(path, json={"compaction_thresholds": {model: 40}})
     unknown = await ada.http.patch(path, json={"compaction_thresholds": {str(uuid4()): 40}})
@@ -311,8 +311,8 @@ async def test_threshold_is_for_an_enabled_model(house: House, ada: Person) -> N
     assert removed.json()["compaction_thresholds"] == {}
 
 
-async def test_model_of_ones_own_needs_the_administrators_word(house: House, root: Person, ada: Person) -> None:
-    model, path = str(await house.add_model()), "/api/v1/me/settings"
+async def test_model_of_ones_own_needs_the_administrators_word(rig: ApiRig, root: Person, ada: Person) -> None:
+    model, path = str(await rig.add_model()), "/api/v1/me/settings"
     override = {"mode": "model", "model_config_id": model, "reasoning_effort": None}
 
     refused = await ada.http.patch(path, json={"model_overrides": {"root": override}, "custom_prompt": "hi"})
@@ -338,7 +338,7 @@ async def test_model_of_ones_own_needs_the_administrators_word(house: House, roo
     ],
 )
 async def test_override_that_cannot_be_is_refused_by_field(
-    house: House, root: Person, ada: Person, override: dict[str, Any], field: str
+    rig: ApiRig, root: Person, ada: Person, override: dict[str, Any], field: str
 ) -> None:
     await root.http.put("/api/v1/settings/models", json={"allow_personal_overrides": True})
 
@@ -348,7 +348,7 @@ async def test_override_that_cannot_be_is_refused_by_field(
     assert [each["field"] for each in found.json()["fields"]] == [field]
 
 
-async def test_group_is_told_with_the_moment_of_its_change(house: House, root: Person) -> None:
+async def test_group_is_told_with_the_moment_of_its_change(rig: ApiRig, root: Person) -> None:
     before = datetime.now(UTC)
 
     found = (await root.http.put("/api/v1/settings/sharing", json={"enabled": False})).json()
@@ -357,9 +357,9 @@ async def test_group_is_told_with_the_moment_of_its_change(house: House, root: P
 
 
 async def test_days_say_how_many_chats_they_would_reach(
-    house: House, root: Person, ada: Person, database_url: str
+    rig: ApiRig, root: Person, ada: Person, database_url: str
 ) -> None:
-    await house.add_model()
+    await rig.add_model()
     content = {"content": [{"type": "text", "text": "hello"}]}
     old, gone, _ = [(await ada.http.post("/api/v1/chats", json=content)).json()["id"] for _ in range(3)]
     conn = await asyncpg.connect(database_url.replace("rookery@", "postgres@"))

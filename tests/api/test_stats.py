@@ -5,25 +5,25 @@ from uuid import uuid4
 
 from rookery.api.middleware import Edge
 from rookery.telemetry.http_stats import HttpStats
-from tests.api.api_rig import House, Person
+from tests.api.api_rig import ApiRig, Person
 from tests.api.more_servers import open_door
 from tests.api.test_auth import watch
 from tests.eventually import until
 
 
-def stats_of(house: House) -> HttpStats:
-    application = house.replica.application
+def stats_of(rig: ApiRig) -> HttpStats:
+    application = rig.replica.application
     assert isinstance(application, Edge)
     return application.parts.stats
 
 
-async def test_requests_are_counted_by_the_template_of_their_route(house: House, ada: Person) -> None:
-    stats = stats_of(house)
+async def test_requests_are_counted_by_the_template_of_their_route(rig: ApiRig, ada: Person) -> None:
+    stats = stats_of(rig)
 
     await ada.http.get(f"/api/v1/users/{ada.id}")
     await ada.http.head("/api/v1/version")
     await ada.http.get("/api/v1/no/such/path")
-    await house.nobody.get("/healthz")
+    await rig.nobody.get("/healthz")
 
     assert dict(stats.requests) == {
         ("GET", "/api/v1/users/{user}", "200"): 1,
@@ -33,11 +33,11 @@ async def test_requests_are_counted_by_the_template_of_their_route(house: House,
     }
 
 
-async def test_refusals_are_counted_by_why(house: House, ada: Person) -> None:
-    stats = stats_of(house)
+async def test_refusals_are_counted_by_why(rig: ApiRig, ada: Person) -> None:
+    stats = stats_of(rig)
 
-    await house.nobody.get("/api/v1/version")
-    await house.nobody.post("/api/v1/auth/login", json={"login": "ada", "password": "not the password"})
+    await rig.nobody.get("/api/v1/version")
+    await rig.nobody.post("/api/v1/auth/login", json={"login": "ada", "password": "not the password"})
     await ada.http.post("/api/v1/users", json={})
     await ada.http.get("/api/v1/version", headers={"X-Big": "x" * 33_000})
 
@@ -46,33 +46,33 @@ async def test_refusals_are_counted_by_why(house: House, ada: Person) -> None:
     assert dict(stats.refused_as_large) == {("unmatched", "other"): 1}
 
 
-async def test_bodies_that_are_too_large_are_counted(house: House, ada: Person) -> None:
-    async with open_door(house, max_body=1024) as url:
+async def test_bodies_that_are_too_large_are_counted(rig: ApiRig, ada: Person) -> None:
+    async with open_door(rig, max_body=1024) as url:
         await ada.http.post(f"{url}/api/v1/tokens", content=b" " * 1025, headers={"Content-Type": "application/json"})
 
-    assert dict(stats_of(house).refused_as_large) == {("/api/v1/tokens", "body"): 1}
+    assert dict(stats_of(rig).refused_as_large) == {("/api/v1/tokens", "body"): 1}
 
 
-async def test_limits_that_struck_are_counted(house: House) -> None:
-    answered = await asyncio.gather(*(house.nobody.post("/api/v1/auth/login", json={}) for _ in range(80)))
+async def test_limits_that_struck_are_counted(rig: ApiRig) -> None:
+    answered = await asyncio.gather(*(rig.nobody.post("/api/v1/auth/login", json={}) for _ in range(80)))
 
     refused = [each for each in answered if each.status_code == 429]
     assert refused
-    assert dict(stats_of(house).limited) == {"login": len(refused)}
+    assert dict(stats_of(rig).limited) == {"login": len(refused)}
 
 
-async def test_websockets_are_counted_by_how_long_they_lasted(house: House, ada: Person) -> None:
-    stats = stats_of(house)
+async def test_websockets_are_counted_by_how_long_they_lasted(rig: ApiRig, ada: Person) -> None:
+    stats = stats_of(rig)
 
-    stream = await watch(house, Authorization=f"Bearer {ada.token}")
+    stream = await watch(rig, Authorization=f"Bearer {ada.token}")
     await stream.close()
 
     await until(lambda: "/api/v1/chats/watch" in dict(stats.websocket_seconds.items()))
     assert not stats.requests
 
 
-async def test_streams_are_counted_by_the_whole_template_of_their_route(house: House, ada: Person) -> None:
-    stats = stats_of(house)
+async def test_streams_are_counted_by_the_whole_template_of_their_route(rig: ApiRig, ada: Person) -> None:
+    stats = stats_of(rig)
 
     await ada.http.get(f"/api/v1/chats/{uuid4()}/stream")
     await ada.http.get("/api/v1/chats/watch?tail=1")

@@ -18,10 +18,10 @@ from rookery.api.rate_limits import Limit, RateLimits
 from rookery.api.routers import files, templates
 from rookery.domain.access.rights import Role
 from rookery.testing import FakeClock
-from tests.api.api_rig import House
+from tests.api.api_rig import ApiRig
 from tests.api.more_servers import credentials, log_in, open_door
 from tests.api.openapi_operations import ALL, Asked
-from tests.api.roles_rig import PRIVATE, Town, open_town
+from tests.api.roles_rig import PRIVATE, RolesRig, open_town
 
 STREAMS = {"chats.stream", "chats.watch", "chats.git"}
 # Not there, whatever is asked for: a thing by its id, by its number, by its name.
@@ -54,11 +54,11 @@ class BrokenPool:
 
 
 @asynccontextmanager
-async def open_used_up(house: House, *users: UUID) -> AsyncIterator[str]:
+async def open_used_up(rig: ApiRig, *users: UUID) -> AsyncIterator[str]:
     """A server that has been asked too often by these users and by this address."""
     limits = RateLimits(clock=FakeClock(), per_minute=dict.fromkeys(Limit, 2))
-    async with open_door(house, limits=limits) as url:
-        assert (await house.nobody.get(f"{url}/api/v1/docs")).status_code == 200  # it knows now that it is set up
+    async with open_door(rig, limits=limits) as url:
+        assert (await rig.nobody.get(f"{url}/api/v1/docs")).status_code == 200  # it knows now that it is set up
         limits.take(Limit.LOGIN, "127.0.0.1")
         for key in map(str, users):
             limits.take(Limit.API, key)
@@ -67,23 +67,23 @@ async def open_used_up(house: House, *users: UUID) -> AsyncIterator[str]:
         yield url
 
 
-async def test_every_operation_gives_the_statuses_that_need_no_state(house: House) -> None:
-    chief, other = await house.add("chief", role=Role.ADMIN), await house.add("other", role=Role.ADMIN)
-    foreign = {**credentials(await log_in(house, other)), "Origin": EVIL, "Accept": "text/event-stream"}
+async def test_every_operation_gives_the_statuses_that_need_no_state(rig: ApiRig) -> None:
+    chief, other = await rig.add("chief", role=Role.ADMIN), await rig.add("other", role=Role.ADMIN)
+    foreign = {**credentials(await log_in(rig, other)), "Origin": EVIL, "Accept": "text/event-stream"}
     wrong: list[tuple[str, int, int]] = []
     async with (
-        open_used_up(house, chief.id) as used_up,
-        open_door(house, pool=BrokenPool(RuntimeError("a bug"))) as buggy,
-        open_door(house, pool=BrokenPool(ConnectionRefusedError())) as cut_off,
+        open_used_up(rig, chief.id) as used_up,
+        open_door(rig, pool=BrokenPool(RuntimeError("a bug"))) as buggy,
+        open_door(rig, pool=BrokenPool(ConnectionRefusedError())) as cut_off,
     ):
         for asked in ALL:
             path, got = missing(asked), dict[int, int]()
             if not asked.is_public:
-                got[401] = (await house.nobody.request(asked.method, path)).status_code
+                got[401] = (await rig.nobody.request(asked.method, path)).status_code
             if not asked.is_public:
-                got[403] = (await house.nobody.request(asked.method, path, headers=foreign)).status_code
+                got[403] = (await rig.nobody.request(asked.method, path, headers=foreign)).status_code
             elif 403 in asked.statuses:
-                got[403] = (await house.nobody.request(asked.method, path, headers={"Origin": EVIL})).status_code
+                got[403] = (await rig.nobody.request(asked.method, path, headers={"Origin": EVIL})).status_code
             if asked.name not in STREAMS:
                 got[400] = (await chief.http.request(asked.method, f"{path}?colour=red", json={})).status_code
             if 415 in asked.statuses and not asked.parameters and asked.is_json:
@@ -103,25 +103,25 @@ async def test_every_operation_gives_the_statuses_that_need_no_state(house: Hous
 
 
 @pytest.fixture
-async def town(database_url: str, tmp_path: Path) -> AsyncIterator[Town]:
+async def roles(database_url: str, tmp_path: Path) -> AsyncIterator[RolesRig]:
     """Whose owner is an administrator: everything is theirs to do."""
     async with open_town(database_url, tmp_path, owner_role=Role.ADMIN) as opened:
         yield opened
 
 
 async def test_every_body_may_be_too_large_too_slow_or_of_the_wrong_type(
-    town: Town, monkeypatch: pytest.MonkeyPatch
+    roles: RolesRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module, name in ((files, "UPLOAD_SECONDS"), (templates, "ARCHIVE_SECONDS")):
         monkeypatch.setattr(module, name, 0.05)
     limits = RateLimits(clock=FakeClock(), per_minute=dict.fromkeys(Limit, 1_000_000))
-    token = town.people["owner"].token
+    token = roles.people["owner"].token
     with_body = [asked for asked in ALL if 413 in asked.statuses]
-    async with open_door(town.house, limits=limits, read_seconds=0.05) as url:
+    async with open_door(roles.rig, limits=limits, read_seconds=0.05) as url:
 
         async def status(asked: Asked, kind: str, size: int) -> int:
             """Of a request that promises a body and begins to send it."""
-            path = asked.path.format(**{name: await town.parameter(name, PRIVATE) for name in asked.parameters})
+            path = asked.path.format(**{name: await roles.parameter(name, PRIVATE) for name in asked.parameters})
             host = url.removeprefix("http://")
             reader, writer = await asyncio.open_connection(*host.split(":"))
             try:
@@ -135,7 +135,7 @@ async def test_every_body_may_be_too_large_too_slow_or_of_the_wrong_type(
                 writer.close()
 
         for name in {name for asked in with_body for name in asked.parameters}:
-            await town.parameter(name, PRIVATE)  # made once; what follows happens all at once
+            await roles.parameter(name, PRIVATE)  # made once; what follows happens all at once
         got = {
             413: await asyncio.gather(*(status(each, "application/json", 10**12) for each in with_body)),
             408: await asyncio.gather(*(status(each, "application/json", 100) for each in with_body)),

@@ -25,11 +25,11 @@ from rookery.store.models.usage import CallStatus, KeySource
 from rookery.store.settings import locked
 from rookery.worker.titles import NoTitle
 from tests.api.api_rig import PASSWORD, Person
-from tests.api.chat_rig import CALL_ID, CHATS, Talk, text
+from tests.api.chat_rig import CALL_ID, CHATS, ChatRig, text
 from tests.api.more_servers import KEY, open_door
 from tests.api.openapi_operations import ALL
 from tests.api.rights_table import OPERATIONS, operation_of
-from tests.api.roles_rig import PRIVATE, SHARED, Town, open_town, provider_body
+from tests.api.roles_rig import PRIVATE, SHARED, RolesRig, open_town, provider_body
 from tests.api.test_approvals import asking, yes
 from tests.api.test_rights import operations, send
 from tests.api.test_workspaces import archive
@@ -87,41 +87,41 @@ class Notes:
 
 
 @pytest.fixture
-async def town(database_url: str, tmp_path: Path) -> AsyncIterator[Town]:
+async def roles(database_url: str, tmp_path: Path) -> AsyncIterator[RolesRig]:
     """Whose owner is an administrator: everything is theirs to do."""
     async with open_town(database_url, tmp_path, owner_role=Role.ADMIN) as opened:
         yield opened
 
 
 class Story:
-    """What the owner of the town does, chapter by chapter."""
+    """What the owner of the roles does, chapter by chapter."""
 
-    def __init__(self, town: Town, notes: Notes) -> None:
-        self.town = town
+    def __init__(self, roles: RolesRig, notes: Notes) -> None:
+        self.roles = roles
         self.notes = notes
-        self.http = notes.of(town.owner)
-        owner = town.people["owner"]
+        self.http = notes.of(roles.owner)
+        owner = roles.people["owner"]
         self.owner = Person(owner.user, owner.token, self.http)
-        self.talk = Talk(town.house, self.owner)
+        self.chat_rig = ChatRig(roles.rig, self.owner)
 
     async def ask(self, method: str, path: str, **options: Any) -> httpx2.Response:
         return await self.http.request(method, f"{API}{path}", **options)
 
     async def make(self, name: str) -> str:
         """Something for a parameter of a path that nobody has used."""
-        self.town.known.pop((name, PRIVATE), None)
-        return await self.town.parameter(name, PRIVATE)
+        self.roles.known.pop((name, PRIVATE), None)
+        return await self.roles.parameter(name, PRIVATE)
 
     async def ask_for_everything(self) -> None:
-        known = await operations(self.town)
+        known = await operations(self.roles)
         for entry in OPERATIONS:
             operation = known[operation_of(entry)]
-            await send(self.town, self.http, entry, operation, target=PRIVATE)
+            await send(self.roles, self.http, entry, operation, target=PRIVATE)
             if operation.method != "GET":
-                self.town.forget()
+                self.roles.forget()
 
     async def log_in_and_out(self) -> None:
-        house = self.town.house
+        house = self.roles.rig
         spare = await house.add("spare")
         link = (await self.ask("POST", f"/users/{spare.id}/reset-password")).json()["token"]
         stranger = self.notes.of(house.client(link))
@@ -144,7 +144,7 @@ class Story:
         await self.ask("DELETE", f"/users/{spare}")
         await self.ask("PATCH", f"/users/{spare}", json={"status": "disabled"})
         await self.ask("DELETE", f"/users/{spare}")
-        stranger = self.notes.of(self.town.clients["stranger"])
+        stranger = self.notes.of(self.roles.clients["stranger"])
         for path in (
             f"tokens?user={self.owner.id}",
             f"usage?user={self.owner.id}",
@@ -157,13 +157,13 @@ class Story:
         return str(made.json()["id"])
 
     async def talk_to_chats(self) -> None:
-        talk = self.talk
+        chat_rig = self.chat_rig
         key = {"Idempotency-Key": uuid4().hex}
         for words in ("one", "other"):
             await self.ask("POST", "/chats", json={"content": text(words)}, headers=key)
-        running, waiting, archived = await talk.create(), await talk.waiting(), await talk.archived()
+        running, waiting, archived = await chat_rig.create(), await chat_rig.waiting(), await chat_rig.archived()
         first = (await self.ask("GET", f"/chats/{archived}/messages?after_id=0")).json()["items"][0]["id"]
-        queued, later = await talk.queue(running, "one", "other")
+        queued, later = await chat_rig.queue(running, "one", "other")
         path = f"/chats/{running}/queue/{queued}"
         for method, place, body in (
             ("PATCH", f"/chats/{running}", {"archived": True}),
@@ -172,11 +172,11 @@ class Story:
             ("POST", f"/chats/{waiting}/tool-results", {"results": [{"tool_call_id": "x", "output": 1}]}),
             (
                 "POST",
-                f"/chats/{await talk.asking()}/tool-results",
+                f"/chats/{await chat_rig.asking()}/tool-results",
                 {"results": [{"tool_call_id": CALL_ID, "output": 1}]},
             ),
             ("POST", f"/chats/{waiting}/approvals", {"answers": [yes()]}),
-            ("POST", f"/chats/{await asking(talk)}/approvals", {"answers": [yes()]}),
+            ("POST", f"/chats/{await asking(chat_rig)}/approvals", {"answers": [yes()]}),
             ("PATCH", path, {"content": text("x")}),
             ("POST", f"{path}/move", {"before": None}),
             ("POST", f"{path}/promote", None),
@@ -188,9 +188,9 @@ class Story:
             ("POST", f"/chats/{archived}/queue/1/promote", None),
             ("POST", f"/chats/{archived}/queue/1/move", {"before": None}),
             ("POST", f"/chats/{waiting}/interrupt", None),
-            ("POST", f"/chats/{await talk.create()}/interrupt", None),
+            ("POST", f"/chats/{await chat_rig.create()}/interrupt", None),
             ("POST", f"/chats/{waiting}/retry", None),
-            ("POST", f"/chats/{await talk.failed()}/retry", None),
+            ("POST", f"/chats/{await chat_rig.failed()}/retry", None),
             ("POST", f"/chats/{running}/compact", None),
             ("POST", f"/chats/{running}/reconcile-invalid", None),
             ("DELETE", f"/chats/{waiting}", None),
@@ -198,13 +198,13 @@ class Story:
             ("DELETE", f"/chats/{archived}", None),
         ):
             await self.ask(method, place, json=body)
-        reader = self.notes.of(self.town.clients["reader"])
-        await reader.delete(f"{CHATS}/{self.town.chats[SHARED]}/acl/me")
+        reader = self.notes.of(self.roles.clients["reader"])
+        await reader.delete(f"{CHATS}/{self.roles.chats[SHARED]}/acl/me")
 
     async def think_of_titles(self) -> None:
-        chat = await self.talk.create()
+        chat = await self.chat_rig.create()
         for error in (NoTitle(), TimeoutError()):
-            async with open_door(self.town.house, texts=Texts(error)) as url:
+            async with open_door(self.roles.rig, texts=Texts(error)) as url:
                 for how in ("propose", "regenerate"):
                     await self.http.post(f"{url}{CHATS}/{chat}/title/{how}")
 
@@ -214,15 +214,15 @@ class Story:
         signed = (await self.ask("POST", f"/files/{file}/download-url")).json()["url"]
         tag = (await self.ask("GET", f"/files/{file}")).headers["etag"]
         for range_ in ("bytes=0-1", "bytes=9-"):
-            for url in (f"{self.town.url}{API}/files/{file}", signed):
+            for url in (f"{self.roles.url}{API}/files/{file}", signed):
                 await self.http.get(url, headers={"Range": range_})
         await self.http.get(signed)
         await self.ask("GET", f"/files/{file}", headers={"If-None-Match": tag})
         unused = (await self.ask("POST", "/files", content=b"hello", headers=named)).json()["id"]
-        await self.talk.create_with(file)
+        await self.chat_rig.create_with(file)
         for each in (file, unused):
             await self.ask("DELETE", f"/files/{each}")
-        await self.town.house.database.api.execute(
+        await self.roles.rig.database.api.execute(
             "INSERT INTO chat_files (owner_id, name, mime_type, size_bytes)"
             " SELECT $1, 'x', 'text/plain', 0 FROM generate_series(1, 200)",
             self.owner.id,
@@ -241,14 +241,14 @@ class Story:
         desk, bench = (each["workspace"]["id"] for each in made[:2])
         await self.ask("PATCH", f"/workspaces/{bench}", json={"name": "desk"})
         running, stopping = await self.make("workspace"), await self.make("workspace")
-        database = self.town.house.database.api
+        database = self.roles.rig.database.api
         await database.execute("UPDATE workspaces SET status = 'running' WHERE id = $1", UUID(running))
         await database.execute(
             "INSERT INTO workspace_operations (workspace_id, kind, reason) VALUES ($1, 'delete', 'user')",
             UUID(stopping),
         )
-        chat = await self.talk.create(workspace_id=desk)
-        assert (await self.talk.get(chat))["workspace_id"] == desk
+        chat = await self.chat_rig.create(workspace_id=desk)
+        assert (await self.chat_rig.get(chat))["workspace_id"] == desk
         for method, path, body in (
             ("POST", f"{stopping}/start", {}),
             ("POST", f"{stopping}/stop", None),
@@ -260,7 +260,7 @@ class Story:
             await self.ask(method, f"/workspaces/{path}", json=body)
 
     async def set_up_models(self) -> None:
-        database = self.town.house.database.api
+        database = self.roles.rig.database.api
         offline = await database.fetchval("SELECT id FROM model_providers WHERE type = 'scripted'")
         await self.ask("GET", f"/model-providers/{offline}/upstream-models")
         one, other = provider_body(), provider_body()
@@ -277,7 +277,7 @@ class Story:
         await self.ask("DELETE", f"/model-providers/{ids[0]}")
 
     async def lose_the_key_ring(self) -> None:
-        house = self.town.house
+        house = self.roles.rig
         application = house.replica.application
         assert isinstance(application, Edge)
         parts = application.parts
@@ -302,26 +302,26 @@ class Story:
 
     async def change_settings(self) -> None:
         pins = {f"ROOKERY_PIN_{group}_{key}".upper(): value for group, (key, value, _) in PINNED.items()}
-        async with self.town.house.database.api.acquire() as conn:
-            await locked.apply(conn, pins, now=self.town.house.clock.now())
+        async with self.roles.rig.database.api.acquire() as conn:
+            await locked.apply(conn, pins, now=self.roles.rig.clock.now())
         for group, (key, _, value) in PINNED.items():
             await self.ask("PUT", f"/settings/{group}", json={key: value})
             await self.ask("PUT", f"/settings/{group}", json={}, headers={"If-Match": "2020-01-01T00:00:00Z"})
 
     async def spend_everything(self) -> None:
-        chat = await self.talk.create()
-        async with self.town.house.database.api.acquire() as conn:
-            await locked.apply(conn, {}, now=self.town.house.clock.now())
+        chat = await self.chat_rig.create()
+        async with self.roles.rig.database.api.acquire() as conn:
+            await locked.apply(conn, {}, now=self.roles.rig.clock.now())
             await write_spend_settings(conn, SpendSettings(enabled=True, default_limit_micros=10))
             provider, model = (await conn.fetch("SELECT provider_id, id FROM model_configs LIMIT 1"))[0]
             await usage.record_call(conn, dear_call(self.owner, chat, provider, model))
-        self.town.house.replica.directory.invalidate()
+        self.roles.rig.replica.directory.invalidate()
         for how in ("propose", "regenerate"):
             await self.ask("POST", f"/chats/{chat}/title/{how}")
 
     async def repair_a_chat(self) -> None:
-        chat = await self.talk.waiting()
-        async with self.town.house.database.api.acquire() as conn, conn.transaction():
+        chat = await self.chat_rig.waiting()
+        async with self.roles.rig.database.api.acquire() as conn, conn.transaction():
             await conn.execute("ALTER TABLE chats DROP CONSTRAINT chats_status")
             await conn.execute("UPDATE chats SET snapshot_version = snapshot_version + 1 WHERE id = $1", UUID(chat))
             await conn.execute("UPDATE chats SET status = 'asleep' WHERE id = $1", UUID(chat))
@@ -353,9 +353,9 @@ class Texts:
         raise self._error
 
 
-async def test_every_status_that_is_promised_is_answered_and_no_other(town: Town) -> None:
+async def test_every_status_that_is_promised_is_answered_and_no_other(roles: RolesRig) -> None:
     notes = Notes()
-    story = Story(town, notes)
+    story = Story(roles, notes)
     chapters: tuple[Callable[[], Awaitable[None]], ...] = (
         story.ask_for_everything,
         story.log_in_and_out,

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from rookery.domain.access.rights import Role, Scope
-from tests.api.api_rig import House, Person
+from tests.api.api_rig import ApiRig, Person
 from tests.api.more_servers import credentials, late_body, log_in, open_door
 from tests.api.test_auth import closing_code, watch
 
@@ -19,8 +19,8 @@ def body(**changes: Any) -> dict[str, Any]:
     return {"name": "laptop", "scopes": ["chat:write"], **changes}
 
 
-async def test_new_token_is_shown_once_and_works(house: House, ada: Person) -> None:
-    browser = await log_in(house, ada)
+async def test_new_token_is_shown_once_and_works(rig: ApiRig, ada: Person) -> None:
+    browser = await log_in(rig, ada)
 
     made = await browser.post(TOKENS, json=body(scopes=["chat:write", "usage:read"]))
 
@@ -31,15 +31,15 @@ async def test_new_token_is_shown_once_and_works(house: House, ada: Person) -> N
     assert set(listed[0]) == {"id", "name", "scopes", "created_at", "expires_at", "last_used_at"}
     assert listed[0] == {name: value for name, value in made.json().items() if name != "token"}
     assert listed[0]["scopes"] == ["chat:write", "usage:read"]
-    found = await house.nobody.get("/api/v1/users/me", headers={"Authorization": f"Bearer {token}"})
+    found = await rig.nobody.get("/api/v1/users/me", headers={"Authorization": f"Bearer {token}"})
     assert found.json()["username"] == "ada"
 
 
 @pytest.mark.parametrize(("given", "longest", "days"), [({}, 365, 90), ({"expires_in_days": 7}, 365, 7), ({}, 30, 30)])
 async def test_token_lasts_as_long_as_asked(
-    house: House, ada: Person, given: dict[str, int], longest: int, days: int
+    rig: ApiRig, ada: Person, given: dict[str, int], longest: int, days: int
 ) -> None:
-    async with open_door(house, token_max_days=longest) as url:
+    async with open_door(rig, token_max_days=longest) as url:
         made = (await ada.http.post(f"{url}{TOKENS}", json=body(**given))).json()
 
     life = datetime.fromisoformat(made["expires_at"]) - datetime.fromisoformat(made["created_at"])
@@ -64,7 +64,7 @@ BAD: tuple[tuple[dict[str, Any], str], ...] = (
 )
 
 
-async def test_bad_token_is_refused_by_field(house: House, ada: Person) -> None:
+async def test_bad_token_is_refused_by_field(rig: ApiRig, ada: Person) -> None:
     for changes, field in BAD:
         refused = await ada.http.post(TOKENS, json=body(**changes))
 
@@ -73,13 +73,13 @@ async def test_bad_token_is_refused_by_field(house: House, ada: Person) -> None:
         assert len((await ada.http.get(TOKENS)).json()["items"]) == 1
 
 
-async def test_two_wrong_members_are_both_named(house: House, ada: Person) -> None:
+async def test_two_wrong_members_are_both_named(rig: ApiRig, ada: Person) -> None:
     refused = await ada.http.post(TOKENS, json={"name": "", "scopes": [], "color": "red"})
 
     assert {each["field"] for each in refused.json()["fields"]} == {"name", "scopes", "color"}
 
 
-async def test_name_is_taken_once_per_user_and_there_are_fifty_at_most(house: House, ada: Person, ben: Person) -> None:
+async def test_name_is_taken_once_per_user_and_there_are_fifty_at_most(rig: ApiRig, ada: Person, ben: Person) -> None:
     await ada.http.post(TOKENS, json=body())
 
     taken = await ada.http.post(TOKENS, json=body())
@@ -93,33 +93,33 @@ async def test_name_is_taken_once_per_user_and_there_are_fifty_at_most(house: Ho
     assert made[-1].json()["code"] == "quota_exceeded"
 
 
-async def test_only_an_administrators_token_has_the_scope_admin(house: House) -> None:
-    root = await log_in(house, "root")
+async def test_only_an_administrators_token_has_the_scope_admin(rig: ApiRig) -> None:
+    root = await log_in(rig, "root")
 
     made = await root.post(TOKENS, json=body(scopes=["admin"]))
 
     assert made.status_code == 201
 
 
-async def test_expired_token_says_so(house: House, ada: Person) -> None:
-    await house.database.api.execute("UPDATE api_tokens SET expires_at = now() - interval '1 second'")
+async def test_expired_token_says_so(rig: ApiRig, ada: Person) -> None:
+    await rig.database.api.execute("UPDATE api_tokens SET expires_at = now() - interval '1 second'")
 
     refused = await ada.http.get("/api/v1/users/me")
 
     assert (refused.status_code, refused.json()["code"]) == (401, "token_expired")
 
 
-async def test_token_of_a_disabled_user_is_refused(house: House, ada: Person) -> None:
-    await house.database.api.execute("UPDATE users SET status = 'disabled' WHERE username = 'ada'")
+async def test_token_of_a_disabled_user_is_refused(rig: ApiRig, ada: Person) -> None:
+    await rig.database.api.execute("UPDATE users SET status = 'disabled' WHERE username = 'ada'")
 
     refused = await ada.http.get("/api/v1/users/me")
 
     assert (refused.status_code, refused.json()["code"]) == (401, "unauthenticated")
 
 
-async def test_deleted_token_ends_at_once_with_its_stream(house: House, ada: Person) -> None:
-    stream = await watch(house, Authorization=f"Bearer {ada.token}")
-    browser = await log_in(house, ada)
+async def test_deleted_token_ends_at_once_with_its_stream(rig: ApiRig, ada: Person) -> None:
+    stream = await watch(rig, Authorization=f"Bearer {ada.token}")
+    browser = await log_in(rig, ada)
     token_id = (await browser.get(TOKENS)).json()["items"][0]["id"]
 
     done = await browser.delete(f"{TOKENS}/{token_id}")
@@ -130,11 +130,9 @@ async def test_deleted_token_ends_at_once_with_its_stream(house: House, ada: Per
     assert (await browser.delete(f"{TOKENS}/{token_id}")).status_code == 404
 
 
-async def test_tokens_of_others_are_the_administrators_to_see_and_delete(
-    house: House, ada: Person, ben: Person
-) -> None:
-    root = await log_in(house, "root")
-    auditor = await house.add("audrey", role=Role.AUDITOR)
+async def test_tokens_of_others_are_the_administrators_to_see_and_delete(rig: ApiRig, ada: Person, ben: Person) -> None:
+    root = await log_in(rig, "root")
+    auditor = await rig.add("audrey", role=Role.AUDITOR)
 
     seen = await root.get(TOKENS, params={"user": str(ada.id)})
     hidden = [await each.http.get(TOKENS, params={"user": str(ada.id)}) for each in (ben, auditor)]
@@ -148,9 +146,9 @@ async def test_tokens_of_others_are_the_administrators_to_see_and_delete(
     assert (refused.status_code, done.status_code, unknown.status_code) == (404, 204, 404)
 
 
-async def test_token_that_may_everything_makes_tokens_and_narrow_ones_do_not(house: House, ada: Person) -> None:
+async def test_token_that_may_everything_makes_tokens_and_narrow_ones_do_not(rig: ApiRig, ada: Person) -> None:
     made = await ada.http.post(TOKENS, json=body())
-    narrow = house.client(made.json()["token"])
+    narrow = rig.client(made.json()["token"])
 
     refused = [await narrow.post(TOKENS, json=each) for each in (body(name="more"), {"nonsense": True})]
 
@@ -158,7 +156,7 @@ async def test_token_that_may_everything_makes_tokens_and_narrow_ones_do_not(hou
     assert [(each.status_code, each.json()["code"]) for each in refused] == [(403, "scope")] * 2
 
 
-async def test_tokens_made_at_once_do_not_pass_the_limit(house: House, ada: Person) -> None:
+async def test_tokens_made_at_once_do_not_pass_the_limit(rig: ApiRig, ada: Person) -> None:
     for n in range(47):
         await ada.http.post(TOKENS, json=body(name=f"n{n}"))
 
@@ -187,8 +185,8 @@ IDENTITY = [
 
 
 @pytest.mark.parametrize("scope", list(Scope))
-async def test_each_scope_reaches_what_it_is_for(house: House, ada: Person, scope: Scope) -> None:
-    bot = await house.add("bot", role=Role.ADMIN, scopes=frozenset({scope}))
+async def test_each_scope_reaches_what_it_is_for(rig: ApiRig, ada: Person, scope: Scope) -> None:
+    bot = await rig.add("bot", role=Role.ADMIN, scopes=frozenset({scope}))
 
     answered = {
         (method, path): await bot.http.request(
@@ -203,12 +201,12 @@ async def test_each_scope_reaches_what_it_is_for(house: House, ada: Person, scop
 
 
 @pytest.mark.parametrize("by", ["session", "token"])
-async def test_request_that_a_password_reset_overtakes_makes_no_token(house: House, ada: Person, by: str) -> None:
-    by_session = credentials(await log_in(house, ada))
+async def test_request_that_a_password_reset_overtakes_makes_no_token(rig: ApiRig, ada: Person, by: str) -> None:
+    by_session = credentials(await log_in(rig, ada))
     headers = by_session if by == "session" else {"Authorization": f"Bearer {ada.token}"}
-    chief = await house.add("chief", role=Role.ADMIN)
+    chief = await rig.add("chief", role=Role.ADMIN)
 
-    async with late_body(house, "POST", TOKENS, headers=headers, body=body()) as finish:
+    async with late_body(rig, "POST", TOKENS, headers=headers, body=body()) as finish:
         reset = await chief.http.post(f"/api/v1/users/{ada.id}/reset-password")
         status = await finish()
 
@@ -216,6 +214,6 @@ async def test_request_that_a_password_reset_overtakes_makes_no_token(house: Hou
     assert (await chief.http.get(TOKENS, params={"user": str(ada.id)})).json()["items"] == []
 
 
-async def test_request_with_a_late_body_makes_a_token(house: House, ada: Person) -> None:
-    async with late_body(house, "POST", TOKENS, headers=credentials(await log_in(house, ada)), body=body()) as finish:
+async def test_request_with_a_late_body_makes_a_token(rig: ApiRig, ada: Person) -> None:
+    async with late_body(rig, "POST", TOKENS, headers=credentials(await log_in(rig, ada)), body=body()) as finish:
         assert await finish() == 201

@@ -14,12 +14,12 @@ from rookery.domain.access.rights import Role, Scope
 from rookery.domain.chat.messages import ChatId
 from rookery.store.models import usage
 from rookery.store.models.usage import CallStatus, Entry, KeySource
-from tests.api.api_rig import House, Person
+from tests.api.api_rig import ApiRig, Person
 
 MODEL = "fake-1"
 
 
-async def record(house: House, owner: UUID, *, chat_id: UUID | None = None, **fields: Any) -> None:
+async def record(rig: ApiRig, owner: UUID, *, chat_id: UUID | None = None, **fields: Any) -> None:
     given: dict[str, Any] = {
         "purpose": "turn",
         "provider_id": uuid4(),
@@ -34,25 +34,25 @@ async def record(house: House, owner: UUID, *, chat_id: UUID | None = None, **fi
         **fields,
     }
     chat = None if chat_id is None else ChatId(chat_id)
-    async with house.database.api.acquire() as conn:
+    async with rig.database.api.acquire() as conn:
         await usage.record_call(conn, Entry(owner_id=owner, chat_id=chat, **given))
 
 
 @pytest.fixture
-async def root(house: House) -> Person:
+async def root(rig: ApiRig) -> Person:
     """An administrator."""
-    return await house.add("chief", role=Role.ADMIN)
+    return await rig.add("chief", role=Role.ADMIN)
 
 
-async def make_chat(house: House, person: Person) -> UUID:
-    await house.add_model()
+async def make_chat(rig: ApiRig, person: Person) -> UUID:
+    await rig.add_model()
     made = await person.http.post("/api/v1/chats", json={"content": [{"type": "text", "text": "hello"}]})
     assert made.status_code == 201, made.text
     return UUID(made.json()["id"])
 
 
-async def test_chat_without_calls_costs_nothing(house: House, ada: Person) -> None:
-    chat = await make_chat(house, ada)
+async def test_chat_without_calls_costs_nothing(rig: ApiRig, ada: Person) -> None:
+    chat = await make_chat(rig, ada)
 
     found = await ada.http.get(f"/api/v1/chats/{chat}/cost")
 
@@ -67,10 +67,10 @@ async def test_chat_without_calls_costs_nothing(house: House, ada: Person) -> No
     }
 
 
-async def test_cost_of_a_chat_is_summed_by_model_and_chat(house: House, ada: Person, ben: Person) -> None:
-    chat = await make_chat(house, ada)
-    await record(house, ada.id, chat_id=chat)
-    await record(house, ada.id, chat_id=chat, model="fake-2", cost_micros=None)
+async def test_cost_of_a_chat_is_summed_by_model_and_chat(rig: ApiRig, ada: Person, ben: Person) -> None:
+    chat = await make_chat(rig, ada)
+    await record(rig, ada.id, chat_id=chat)
+    await record(rig, ada.id, chat_id=chat, model="fake-2", cost_micros=None)
 
     found = (await ada.http.get(f"/api/v1/chats/{chat}/cost")).json()
 
@@ -81,9 +81,9 @@ async def test_cost_of_a_chat_is_summed_by_model_and_chat(house: House, ada: Per
     assert (await ben.http.get(f"/api/v1/chats/{chat}/cost")).json()["code"] == "chat_not_found"
 
 
-async def test_spend_is_of_the_period_and_without_keys_of_ones_own(house: House, root: Person, ada: Person) -> None:
-    await record(house, ada.id)
-    await record(house, ada.id, key_source=KeySource.USER, cost_micros=900)
+async def test_spend_is_of_the_period_and_without_keys_of_ones_own(rig: ApiRig, root: Person, ada: Person) -> None:
+    await record(rig, ada.id)
+    await record(rig, ada.id, key_source=KeySource.USER, cost_micros=900)
 
     free = (await ada.http.get("/api/v1/me/spend")).json()
     await root.http.put("/api/v1/settings/spend", json={"enabled": True, "default_limit_micros": 50, "period": "day"})
@@ -97,10 +97,10 @@ async def test_spend_is_of_the_period_and_without_keys_of_ones_own(house: House,
 
 
 async def test_member_sees_own_usage_and_administrators_everybodys(
-    house: House, root: Person, ada: Person, ben: Person
+    rig: ApiRig, root: Person, ada: Person, ben: Person
 ) -> None:
-    await record(house, ada.id)
-    await record(house, ben.id, cost_micros=1)
+    await record(rig, ada.id)
+    await record(rig, ben.id, cost_micros=1)
 
     own = (await ada.http.get("/api/v1/usage", params={"group_by": "user"})).json()["items"]
     others = await ada.http.get("/api/v1/usage", params={"user": str(ben.id)})
@@ -114,8 +114,8 @@ async def test_member_sees_own_usage_and_administrators_everybodys(
 
 
 @pytest.mark.parametrize("group_by", ["user", "model", "provider", "day", "purpose"])
-async def test_usage_is_grouped_by_each_key_there_is(house: House, ada: Person, group_by: str) -> None:
-    await record(house, ada.id)
+async def test_usage_is_grouped_by_each_key_there_is(rig: ApiRig, ada: Person, group_by: str) -> None:
+    await record(rig, ada.id)
 
     (row,) = (await ada.http.get("/api/v1/usage", params={"group_by": group_by})).json()["items"]
 
@@ -124,9 +124,9 @@ async def test_usage_is_grouped_by_each_key_there_is(house: House, ada: Person, 
         assert row["key"] == datetime.now(UTC).date().isoformat()
 
 
-async def test_usage_is_of_the_time_that_is_asked_for(house: House, ada: Person) -> None:
+async def test_usage_is_of_the_time_that_is_asked_for(rig: ApiRig, ada: Person) -> None:
     old = datetime(2026, 1, 10, 12, tzinfo=UTC)
-    await record(house, ada.id, at=old)
+    await record(rig, ada.id, at=old)
 
     within = await ada.http.get("/api/v1/usage", params={"from": "2026-01-10", "to": "2026-01-11T00:00:00+00:00"})
     after = await ada.http.get(
@@ -150,7 +150,7 @@ BAD_REPORTS: tuple[dict[str, str], ...] = (
 )
 
 
-async def test_report_that_cannot_be_made_is_refused_by_parameter(house: House, ada: Person) -> None:
+async def test_report_that_cannot_be_made_is_refused_by_parameter(rig: ApiRig, ada: Person) -> None:
     for params in BAD_REPORTS:
         found = await ada.http.get("/api/v1/usage", params=params)
 
@@ -158,8 +158,8 @@ async def test_report_that_cannot_be_made_is_refused_by_parameter(house: House, 
         assert found.json()["fields"][0]["field"] in {"from", "to", "group_by", "format", "colour", "user"}
 
 
-async def test_csv_has_the_columns_as_its_header_and_no_formulas(house: House, ada: Person) -> None:
-    await record(house, ada.id, model='=cmd|"x"')
+async def test_csv_has_the_columns_as_its_header_and_no_formulas(rig: ApiRig, ada: Person) -> None:
+    await record(rig, ada.id, model='=cmd|"x"')
 
     found = await ada.http.get("/api/v1/usage", params={"group_by": "model", "format": "csv"})
 
@@ -169,8 +169,8 @@ async def test_csv_has_the_columns_as_its_header_and_no_formulas(house: House, a
     assert row[:3] == ['\'=cmd|"x"', "", "100"]
 
 
-async def test_token_for_usage_reads_reports_and_nothing_else(house: House, ada: Person) -> None:
-    reader = house.client(await house.token_of(ada.user, scopes=frozenset({Scope.USAGE_READ})))
+async def test_token_for_usage_reads_reports_and_nothing_else(rig: ApiRig, ada: Person) -> None:
+    reader = rig.client(await rig.token_of(ada.user, scopes=frozenset({Scope.USAGE_READ})))
 
     assert (await reader.get("/api/v1/usage")).status_code == 200
     assert (await reader.get("/api/v1/models")).json()["code"] == "scope"

@@ -12,7 +12,7 @@ from rookery.domain.chat.messages import Role as MessageRole
 from rookery.domain.chat.parts import Text
 from rookery.store import machine
 from rookery.store.machine import Bundle, ChatSpec
-from tests.api.api_rig import PASSWORD, House, Person
+from tests.api.api_rig import PASSWORD, ApiRig, Person
 from tests.api.more_servers import credentials, late_body, log_in
 from tests.api.test_auth import closing_code, watch
 
@@ -23,21 +23,21 @@ USER_FIELDS = [
 
 
 @pytest.fixture
-async def ruth(house: House) -> Person:
+async def ruth(rig: ApiRig) -> Person:
     """Another administrator."""
-    return await house.add("ruth", role=Role.ADMIN)
+    return await rig.add("ruth", role=Role.ADMIN)
 
 
 @pytest.fixture
-async def audrey(house: House) -> Person:
+async def audrey(rig: ApiRig) -> Person:
     """An auditor."""
-    return await house.add("audrey", role=Role.AUDITOR)
+    return await rig.add("audrey", role=Role.AUDITOR)
 
 
-async def running_chat(house: House, owner: Person) -> UUID:
+async def running_chat(rig: ApiRig, owner: Person) -> UUID:
     first = NewMessage(role=MessageRole.USER, content=(Text("hello"),), created_by=owner.id)
-    spec = ChatSpec(owner_id=owner.id, title="t", model_config_id=await house.add_model(), messages=(first,))
-    return (await house.replica.machine.bundle(lambda bundle: machine.create_chat(bundle, spec))).chat.id
+    spec = ChatSpec(owner_id=owner.id, title="t", model_config_id=await rig.add_model(), messages=(first,))
+    return (await rig.replica.machine.bundle(lambda bundle: machine.create_chat(bundle, spec))).chat.id
 
 
 async def stop(bundle: Bundle, chat: UUID) -> None:
@@ -45,7 +45,7 @@ async def stop(bundle: Bundle, chat: UUID) -> None:
     await machine.finish_interruption(await bundle.open(ChatId(chat)))
 
 
-async def test_everybody_is_told_who_they_are_and_what_they_may(house: House, ada: Person, ruth: Person) -> None:
+async def test_everybody_is_told_who_they_are_and_what_they_may(rig: ApiRig, ada: Person, ruth: Person) -> None:
     mine = (await ada.http.get(f"{USERS}/me")).json()
     hers = (await ruth.http.get(f"{USERS}/me")).json()
 
@@ -62,16 +62,16 @@ async def test_everybody_is_told_who_they_are_and_what_they_may(house: House, ad
     assert not {each for each in mine["permissions"] if each.endswith(("administer", "list_all"))}
 
 
-async def test_permissions_of_a_token_end_with_its_scopes(house: House) -> None:
-    narrow = await house.add("bot", role=Role.ADMIN, scopes=frozenset({Scope.USAGE_READ}))
+async def test_permissions_of_a_token_end_with_its_scopes(rig: ApiRig) -> None:
+    narrow = await rig.add("bot", role=Role.ADMIN, scopes=frozenset({Scope.USAGE_READ}))
 
     found = (await narrow.http.get(f"{USERS}/me")).json()
 
     assert found["permissions"] == ["usage:read", "usage:list_all", "audit:read"]
 
 
-async def test_administrators_and_auditors_list_everybody(house: House, ada: Person, ruth: Person) -> None:
-    auditor = await house.add("audrey", role=Role.AUDITOR)
+async def test_administrators_and_auditors_list_everybody(rig: ApiRig, ada: Person, ruth: Person) -> None:
+    auditor = await rig.add("audrey", role=Role.AUDITOR)
 
     pages = [(await each.http.get(USERS)).json() for each in (ruth, auditor)]
     refused = await ada.http.get(USERS)
@@ -83,7 +83,7 @@ async def test_administrators_and_auditors_list_everybody(house: House, ada: Per
     assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
 
 
-async def test_list_is_filtered_and_paged(house: House, ada: Person, ben: Person, ruth: Person) -> None:
+async def test_list_is_filtered_and_paged(rig: ApiRig, ada: Person, ben: Person, ruth: Person) -> None:
     await ruth.http.patch(f"{USERS}/{ben.id}", json={"status": "disabled"})
 
     async def names(**params: Any) -> list[str]:
@@ -113,7 +113,7 @@ async def test_list_is_filtered_and_paged(house: House, ada: Person, ben: Person
     ],
 )
 async def test_bad_query_is_refused_by_name(
-    house: House, ruth: Person, params: dict[str, Any], fields: list[str]
+    rig: ApiRig, ruth: Person, params: dict[str, Any], fields: list[str]
 ) -> None:
     refused = await ruth.http.get(USERS, params=params)
 
@@ -121,7 +121,7 @@ async def test_bad_query_is_refused_by_name(
     assert [each["field"] for each in refused.json()["fields"]] == fields
 
 
-async def test_account_with_a_password_needs_no_link(house: House, ruth: Person) -> None:
+async def test_account_with_a_password_needs_no_link(rig: ApiRig, ruth: Person) -> None:
     made = await ruth.http.post(
         USERS, json={"email": " Eve@Example.Test ", "name": "Eve", "role": "auditor", "password": PASSWORD}
     )
@@ -137,7 +137,7 @@ async def test_account_with_a_password_needs_no_link(house: House, ruth: Person)
     )
     assert made.headers["location"] == f"{USERS}/{found['id']}"
     assert (await ruth.http.get(made.headers["location"])).json()["username"] == "eve"
-    await log_in(house, "eve")
+    await log_in(rig, "eve")
 
 
 BAD_ACCOUNTS: tuple[tuple[dict[str, Any], set[str]], ...] = (
@@ -153,7 +153,7 @@ BAD_ACCOUNTS: tuple[tuple[dict[str, Any], set[str]], ...] = (
 )
 
 
-async def test_bad_account_is_refused_by_field(house: House, ruth: Person) -> None:
+async def test_bad_account_is_refused_by_field(rig: ApiRig, ruth: Person) -> None:
     for body, fields in BAD_ACCOUNTS:
         refused = await ruth.http.post(USERS, json=body)
 
@@ -162,17 +162,17 @@ async def test_bad_account_is_refused_by_field(house: House, ruth: Person) -> No
         assert [each["username"] for each in (await ruth.http.get(USERS)).json()["items"]] == ["root", "ruth"]
 
 
-async def test_second_account_with_another_spelling_of_an_address_is_refused(house: House, ruth: Person) -> None:
+async def test_second_account_with_another_spelling_of_an_address_is_refused(rig: ApiRig, ruth: Person) -> None:
     made = await ruth.http.post(USERS, json={"email": "\u00c4da@Stra\u00dfe.test", "password": PASSWORD})
 
     assert (made.status_code, made.json()["email"]) == (201, "\u00e4da@strasse.test"), made.text
     for spelling in ("\u00e4da@stra\u00dfe.test", "A\u0308DA@STRASSE.TEST", "\u00e4\uff44\uff41\uff20strasse.test"):
         refused = await ruth.http.post(USERS, json={"email": spelling, "username": "other"})
         assert (refused.status_code, refused.json()["code"]) == (409, "already_exists"), refused.text
-        await log_in(house, spelling)
+        await log_in(rig, spelling)
 
 
-async def test_names_are_taken_without_case(house: House, ada: Person, ruth: Person) -> None:
+async def test_names_are_taken_without_case(rig: ApiRig, ada: Person, ruth: Person) -> None:
     email = await ruth.http.post(USERS, json={"email": "ADA@example.test"})
     username = await ruth.http.post(USERS, json={"email": "other@example.test", "username": "ada"})
     derived = await ruth.http.post(USERS, json={"email": "ada@elsewhere.test"})
@@ -183,7 +183,7 @@ async def test_names_are_taken_without_case(house: House, ada: Person, ruth: Per
 
 
 async def test_who_may_not_make_accounts_learns_nothing_from_a_bad_body(
-    house: House, ada: Person, audrey: Person
+    rig: ApiRig, ada: Person, audrey: Person
 ) -> None:
     good = {"email": "eve@example.test", "password": PASSWORD}
 
@@ -193,7 +193,7 @@ async def test_who_may_not_make_accounts_learns_nothing_from_a_bad_body(
 
 
 async def test_account_is_seen_by_its_user_and_by_those_who_run_the_server(
-    house: House, ada: Person, ben: Person, ruth: Person, audrey: Person
+    rig: ApiRig, ada: Person, ben: Person, ruth: Person, audrey: Person
 ) -> None:
     seen = [await each.http.get(f"{USERS}/{ada.id}") for each in (ada, ruth, audrey, ben)]
     unknown = [await each.http.get(f"{USERS}/{uuid4()}") for each in (ada, ruth)]
@@ -204,7 +204,7 @@ async def test_account_is_seen_by_its_user_and_by_those_who_run_the_server(
     assert (no_id.status_code, no_id.json()["fields"][0]["field"]) == (400, "user")
 
 
-async def test_users_change_their_own_names_and_nothing_else(house: House, ada: Person, ben: Person) -> None:
+async def test_users_change_their_own_names_and_nothing_else(rig: ApiRig, ada: Person, ben: Person) -> None:
     own = f"{USERS}/{ada.id}"
 
     changed = await ada.http.patch(own, json={"name": "Ada L.", "email": " ada@new.test ", "username": "ada-l"})
@@ -234,7 +234,7 @@ async def test_users_change_their_own_names_and_nothing_else(house: House, ada: 
 
 
 async def test_null_clears_a_limit_and_is_refused_where_nothing_can_be_cleared(
-    house: House, ada: Person, ruth: Person
+    rig: ApiRig, ada: Person, ruth: Person
 ) -> None:
     one = f"{USERS}/{ada.id}"
 
@@ -250,7 +250,7 @@ async def test_null_clears_a_limit_and_is_refused_where_nothing_can_be_cleared(
     assert (bad.status_code, bad.json()["fields"][0]["field"]) == (400, "spend_limit_micros")
 
 
-async def test_change_with_one_wrong_member_changes_nothing(house: House, ada: Person, ben: Person) -> None:
+async def test_change_with_one_wrong_member_changes_nothing(rig: ApiRig, ada: Person, ben: Person) -> None:
     one = f"{USERS}/{ada.id}"
 
     bad = await ada.http.patch(one, json={"name": "Countess", "username": "Not a name"})
@@ -260,8 +260,8 @@ async def test_change_with_one_wrong_member_changes_nothing(house: House, ada: P
     assert (await ada.http.get(one)).json()["name"] == "Ada"
 
 
-async def test_new_role_ends_sessions(house: House, ada: Person, ruth: Person) -> None:
-    browser = await log_in(house, ada)
+async def test_new_role_ends_sessions(rig: ApiRig, ada: Person, ruth: Person) -> None:
+    browser = await log_in(rig, ada)
     same = await ruth.http.patch(f"{USERS}/{ada.id}", json={"role": "member", "name": "Ada"})
     assert (await browser.get(f"{USERS}/me")).status_code == 200
 
@@ -272,23 +272,23 @@ async def test_new_role_ends_sessions(house: House, ada: Person, ruth: Person) -
     assert (await ada.http.get(f"{USERS}/me")).json()["role"] == "auditor"
 
 
-async def test_disabling_ends_streams_and_stops_running_chats(house: House, ada: Person, ruth: Person) -> None:
-    chat = await running_chat(house, ada)
-    stream = await watch(house, Authorization=f"Bearer {ada.token}")
+async def test_disabling_ends_streams_and_stops_running_chats(rig: ApiRig, ada: Person, ruth: Person) -> None:
+    chat = await running_chat(rig, ada)
+    stream = await watch(rig, Authorization=f"Bearer {ada.token}")
 
     done = await ruth.http.patch(f"{USERS}/{ada.id}", json={"status": "disabled"})
 
     assert done.json()["status"] == "disabled"
     assert await closing_code(stream) == 4401
-    assert await house.database.api.fetchval("SELECT status FROM chats WHERE id = $1", chat) == "interrupting"
+    assert await rig.database.api.fetchval("SELECT status FROM chats WHERE id = $1", chat) == "interrupting"
     assert (await ada.http.get(f"{USERS}/me")).status_code == 401
-    refused = await house.nobody.post("/api/v1/auth/login", json={"login": "ada", "password": PASSWORD})
+    refused = await rig.nobody.post("/api/v1/auth/login", json={"login": "ada", "password": PASSWORD})
     assert refused.json()["code"] == "invalid_credentials"
 
 
 @pytest.mark.parametrize("change", [{"role": "member"}, {"status": "disabled"}])
-async def test_last_administrator_stays_one(house: House, change: dict[str, str]) -> None:
-    root = await log_in(house, "root")
+async def test_last_administrator_stays_one(rig: ApiRig, change: dict[str, str]) -> None:
+    root = await log_in(rig, "root")
     me = (await root.get(f"{USERS}/me")).json()["id"]
 
     refused = await root.patch(f"{USERS}/{me}", json=change)
@@ -297,8 +297,8 @@ async def test_last_administrator_stays_one(house: House, change: dict[str, str]
     assert (await root.get(f"{USERS}/me")).json()["role"] == "admin"
 
 
-async def test_two_administrators_who_demote_each_other_leave_one(house: House, ruth: Person) -> None:
-    root = await log_in(house, "root")
+async def test_two_administrators_who_demote_each_other_leave_one(rig: ApiRig, ruth: Person) -> None:
+    root = await log_in(rig, "root")
     root_id = (await root.get(f"{USERS}/me")).json()["id"]
 
     answered = await asyncio.gather(
@@ -307,27 +307,27 @@ async def test_two_administrators_who_demote_each_other_leave_one(house: House, 
     )
 
     assert sorted(each.status_code for each in answered)[0] == 200
-    assert await house.database.api.fetchval("SELECT count(*) FROM users WHERE role = 'admin'") == 1
+    assert await rig.database.api.fetchval("SELECT count(*) FROM users WHERE role = 'admin'") == 1
 
 
-async def test_only_a_disabled_user_is_deleted_with_all_that_is_theirs(house: House, ada: Person, ruth: Person) -> None:
-    chat = await running_chat(house, ada)
+async def test_only_a_disabled_user_is_deleted_with_all_that_is_theirs(rig: ApiRig, ada: Person, ruth: Person) -> None:
+    chat = await running_chat(rig, ada)
     one = f"{USERS}/{ada.id}"
 
     active = await ruth.http.delete(one)
     await ruth.http.patch(one, json={"status": "disabled"})
     being_stopped = await ruth.http.delete(one)
-    await house.replica.machine.bundle(lambda bundle: stop(bundle, chat))
+    await rig.replica.machine.bundle(lambda bundle: stop(bundle, chat))
     done = await ruth.http.delete(one)
     again = await ruth.http.delete(one)
 
     assert [(each.status_code, each.json()["code"]) for each in (active, being_stopped)] == [(409, "in_use")] * 2
     assert (done.status_code, again.status_code) == (204, 404)
-    assert await house.database.api.fetchval("SELECT count(*) FROM chats WHERE id = $1", chat) == 0
-    assert await house.database.api.fetchval("SELECT count(*) FROM api_tokens WHERE user_id = $1", ada.id) == 0
+    assert await rig.database.api.fetchval("SELECT count(*) FROM chats WHERE id = $1", chat) == 0
+    assert await rig.database.api.fetchval("SELECT count(*) FROM api_tokens WHERE user_id = $1", ada.id) == 0
 
 
-async def test_members_may_not_administer(house: House, ada: Person, ben: Person, audrey: Person) -> None:
+async def test_members_may_not_administer(rig: ApiRig, ada: Person, ben: Person, audrey: Person) -> None:
     refused = [
         await who.http.request(method, f"{USERS}/{ben.id}{path}")
         for who in (ada, audrey)
@@ -337,7 +337,7 @@ async def test_members_may_not_administer(house: House, ada: Person, ben: Person
     assert [(each.status_code, each.json()["code"]) for each in refused] == [(403, "forbidden")] * 4
 
 
-async def test_directory_shows_names_of_active_users_only(house: House, ada: Person, ben: Person, ruth: Person) -> None:
+async def test_directory_shows_names_of_active_users_only(rig: ApiRig, ada: Person, ben: Person, ruth: Person) -> None:
     await ruth.http.patch(f"{USERS}/{ben.id}", json={"status": "disabled"})
 
     found = await ada.http.get(f"{USERS}/directory", params={"q": "RU"})
@@ -352,17 +352,17 @@ async def test_directory_shows_names_of_active_users_only(house: House, ada: Per
 
 @pytest.mark.parametrize("change", ["reset", "demoted"])
 async def test_request_that_a_reset_or_a_new_role_overtakes_makes_and_promotes_nobody(
-    house: House, ada: Person, ruth: Person, change: str
+    rig: ApiRig, ada: Person, ruth: Person, change: str
 ) -> None:
     """A demoted administrator keeps the API tokens, so those are tried then."""
-    root = await log_in(house, "root")
+    root = await log_in(rig, "root")
     by_token = {"Authorization": f"Bearer {ruth.token}"}
-    headers = by_token if change == "demoted" else credentials(await log_in(house, ruth))
+    headers = by_token if change == "demoted" else credentials(await log_in(rig, ruth))
     spare = {"email": "spare@example.test", "username": "spare", "password": "another-lamp-43", "role": "admin"}
 
     async with (
-        late_body(house, "POST", USERS, headers=headers, body=spare) as create,
-        late_body(house, "PATCH", f"{USERS}/{ada.id}", headers=headers, body={"role": "admin"}) as promote,
+        late_body(rig, "POST", USERS, headers=headers, body=spare) as create,
+        late_body(rig, "PATCH", f"{USERS}/{ada.id}", headers=headers, body={"role": "admin"}) as promote,
     ):
         if change == "demoted":
             changed = await root.patch(f"{USERS}/{ruth.id}", json={"role": "member"})

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from rookery.api.web_app import FOREVER, POLICY, SANDBOX_POLICY, WebApp
-from tests.api.api_rig import House, Person
+from tests.api.api_rig import ApiRig, Person
 from tests.api.more_servers import open_door
 
 HTML = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
@@ -33,8 +33,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def web(house: House, folder: Path) -> AsyncIterator[httpx2.AsyncClient]:
-    async with open_door(house, web=WebApp(folder)) as url, httpx2.AsyncClient(base_url=url, verify=False) as client:
+async def web(rig: ApiRig, folder: Path) -> AsyncIterator[httpx2.AsyncClient]:
+    async with open_door(rig, web=WebApp(folder)) as url, httpx2.AsyncClient(base_url=url, verify=False) as client:
         yield client
 
 
@@ -121,7 +121,7 @@ async def test_only_the_sandbox_may_be_framed_and_it_has_no_origin(web: httpx2.A
 
 
 async def test_answers_of_the_api_name_the_build_and_so_does_the_version(
-    web: httpx2.AsyncClient, house: House, ada: Person
+    web: httpx2.AsyncClient, rig: ApiRig, ada: Person
 ) -> None:
     token = {"Authorization": f"Bearer {ada.token}"}
 
@@ -132,9 +132,9 @@ async def test_answers_of_the_api_name_the_build_and_so_does_the_version(
     assert {"chats", "messages", "models"} <= set(found.json()["features"])
 
 
-async def test_server_without_a_build_says_how_to_make_one(house: House, tmp_path: Path, ada: Person) -> None:
-    async with open_door(house, web=WebApp(tmp_path / "nowhere")) as url:
-        page = await house.nobody.get(f"{url}/c/1", headers=HTML)
+async def test_server_without_a_build_says_how_to_make_one(rig: ApiRig, tmp_path: Path, ada: Person) -> None:
+    async with open_door(rig, web=WebApp(tmp_path / "nowhere")) as url:
+        page = await rig.nobody.get(f"{url}/c/1", headers=HTML)
         version = await ada.http.get(f"{url}/api/v1/version")
 
     assert page.status_code == 200

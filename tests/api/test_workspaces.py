@@ -23,7 +23,7 @@ from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.sandbox_check import LocalConfig
 from rookery.workspaces.service import as_push
 from rookery.workspaces.templates import TemplateFile
-from tests.api.api_rig import House, Person, open_house
+from tests.api.api_rig import ApiRig, Person, open_house
 from tests.api.chat_rig import text
 from tests.api.test_docs_examples import CURL, Reader, blocks, found_curl
 from tests.eventually import until
@@ -35,8 +35,8 @@ GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "workspaces.md"
 
 
 class Site:
-    def __init__(self, house: House, driver: FakeDriver, ada: Person, root: Person) -> None:
-        self.house, self.driver, self.ada, self.root = house, driver, ada, root
+    def __init__(self, rig: ApiRig, driver: FakeDriver, ada: Person, root: Person) -> None:
+        self.rig, self.driver, self.ada, self.root = rig, driver, ada, root
 
     async def create(self, **body: Any) -> dict[str, Any]:
         made = await self.ada.http.post(WORKSPACES, json={"template": "plain", **body})
@@ -59,11 +59,11 @@ class Site:
 async def open_site(database_url: str, tmp_path: Path) -> AsyncIterator[Site]:
     with tempfile.TemporaryDirectory(prefix="rks") as folder:
         driver = FakeDriver(Path(folder))
-        async with open_house(database_url, tmp_path, drivers={"local": driver}) as house:
+        async with open_house(database_url, tmp_path, drivers={"local": driver}) as rig:
             packed = templates.pack({"template.toml": TemplateFile(MANIFEST), "README.md": TemplateFile(b"# Plain")})
-            async with house.database.api.acquire() as conn:
+            async with rig.database.api.acquire() as conn:
                 await stored.push_template(conn, as_push(packed))
-            yield Site(house, driver, await house.add("ada"), await house.add("root", role=Role.ADMIN))
+            yield Site(rig, driver, await rig.add("ada"), await rig.add("root", role=Role.ADMIN))
         await driver.close()
 
 
@@ -74,14 +74,14 @@ async def site(database_url: str, tmp_path: Path) -> AsyncIterator[Site]:
 
 
 async def test_examples_of_the_guide_run(site: Site, tmp_path: Path) -> None:
-    await site.house.replica.workspaces.push_templates()
-    await site.house.add_model()
+    await site.rig.replica.workspaces.push_templates()
+    await site.rig.add_model()
     site.driver.printed = "hello from the script\n"
     (tmp_path / "bin").mkdir()
     curl = tmp_path / "bin" / "curl"
     curl.write_text(CURL.format(curl=found_curl()))
     curl.chmod(0o755)
-    reader = Reader(site.house, tmp_path, site.ada)
+    reader = Reader(site.rig, tmp_path, site.ada)
     examples = [block for block in blocks(GUIDE) if block.language != "toml"]
     pieces = [block.text for block in blocks(GUIDE) if block.language == "toml"]
 
@@ -91,7 +91,7 @@ async def test_examples_of_the_guide_run(site: Site, tmp_path: Path) -> None:
     assert [block.language for block in examples] == ["sh", "python"]
     assert "event: end" in said[0]
     assert '"succeeded"' in said[0]
-    rows = await site.house.database.api.fetch("SELECT name, status FROM workspaces ORDER BY name")
+    rows = await site.rig.database.api.fetch("SELECT name, status FROM workspaces ORDER BY name")
     assert [row["name"] for row in rows] == ["desk", "numbers"]
     assert rows[0]["status"] == "running"
     assert rows[1]["status"] in ("deleting", "deleted")
@@ -132,7 +132,7 @@ async def test_workspace_that_stops_soon_says_so(site: Site) -> None:
     await site.until(workspace_id, "running")
     warnings = []
     for idle in ("49 minutes", "52 minutes"):
-        await site.house.database.api.execute(f"UPDATE workspaces SET last_used_at = now() - interval '{idle}'")
+        await site.rig.database.api.execute(f"UPDATE workspaces SET last_used_at = now() - interval '{idle}'")
         warnings.append((await site.ada.http.get(f"{WORKSPACES}/{workspace_id}")).json()["warning"])
 
     assert warnings == [None, "Nobody uses it: it stops in 8 min, and its processes end. Its files stay."]
@@ -172,7 +172,7 @@ async def test_log_is_not_followed_with_a_token_that_is_gone(site: Site) -> None
     site.driver.gate.clear()
     made = await site.create()
     await site.driver.is_starting.wait()
-    spare = site.house.client(await site.house.token_of(site.ada.user))
+    spare = site.rig.client(await site.rig.token_of(site.ada.user))
     newest = (await site.ada.http.get("/api/v1/tokens")).json()["items"][0]["id"]
 
     path = f"/api/v1/operations/{made['operation']['id']}/log"
@@ -349,18 +349,18 @@ async def test_server_that_cannot_confine_says_why_and_what_helps_and_offers_wha
     local = LocalDriver(LocalConfig(data_dir=tmp_path / "data", bwrap=bwrap), agent_bundle.build)
     with tempfile.TemporaryDirectory(prefix="rks") as folder:
         other = FakeDriver(Path(folder))
-        async with open_house(database_url, tmp_path, drivers={"local": local, "ssh": other}) as house:
-            async with house.database.api.acquire() as conn:
+        async with open_house(database_url, tmp_path, drivers={"local": local, "ssh": other}) as rig:
+            async with rig.database.api.acquire() as conn:
                 for text_of in (MANIFEST, ELSEWHERE):
                     packed = templates.pack({"template.toml": TemplateFile(text_of)})
                     await stored.push_template(conn, as_push(packed))
-            await house.add("root", role=Role.ADMIN)
-            ada = await house.add("ada")
+            await rig.add("root", role=Role.ADMIN)
+            ada = await rig.add("ada")
             listed = await ada.http.get(TEMPLATES)
             assert listed.status_code == 200, listed.text
             elsewhere, plain = listed.json()["items"]
             single = (await ada.http.get(f"{TEMPLATES}/plain")).json()
-            can_make = await house.replica.workspaces.availability.can_make()
+            can_make = await rig.replica.workspaces.availability.can_make()
             made = (await ada.http.post(WORKSPACES, json={"template": "plain"})).json()["workspace"]["id"]
             failed: dict[str, Any] = {}
 
@@ -408,7 +408,7 @@ async def test_bad_template_is_refused_with_all_its_problems(site: Site) -> None
 
 
 async def test_chat_is_bound_to_a_workspace_of_the_owner_only(site: Site) -> None:
-    await site.house.add_model()
+    await site.rig.add_model()
     made = (await site.create())["workspace"]["id"]
     chat = (await site.ada.http.post("/api/v1/chats", json={"content": text("hi"), "workspace_id": made})).json()
     assert chat["workspace_id"] == made
@@ -417,7 +417,7 @@ async def test_chat_is_bound_to_a_workspace_of_the_owner_only(site: Site) -> Non
     path = f"/api/v1/chats/{chat['id']}"
     detached = await site.ada.http.patch(path, json={"workspace_id": None})
     assert detached.json()["workspace_id"] is None
-    eve = await site.house.add("eve")
+    eve = await site.rig.add("eve")
     foreign = await eve.http.post("/api/v1/chats", json={"content": text("hi"), "workspace_id": made})
     unknown = await site.ada.http.patch(path, json={"workspace_id": str(uuid4())})
     assert (foreign.status_code, unknown.status_code) == (400, 400)
@@ -425,13 +425,13 @@ async def test_chat_is_bound_to_a_workspace_of_the_owner_only(site: Site) -> Non
 
 
 async def test_diff_is_a_fresh_look_for_the_owner_and_the_last_one_for_readers(site: Site) -> None:
-    await site.house.add_model()
+    await site.rig.add_model()
     made = (await site.create())["workspace"]["id"]
     chat = (await site.ada.http.post("/api/v1/chats", json={"content": text("hi"), "workspace_id": made})).json()
     path = f"/api/v1/chats/{chat['id']}/diff"
     await site.until(made, "running")
     site.driver.repositories = [{"root": "/p", "branch": "main", "diff": "+x", "additions": 1, "changed_files": 1}]
-    eve = await site.house.add("eve")
+    eve = await site.rig.add("eve")
     await site.ada.http.patch(f"/api/v1/chats/{chat['id']}/acl", json={"users": {str(eve.id): "read"}})
 
     (fresh,) = (await site.ada.http.get(path)).json()["items"]
@@ -446,15 +446,15 @@ async def test_diff_is_a_fresh_look_for_the_owner_and_the_last_one_for_readers(s
 
 
 async def test_context_of_a_chat_is_shown_without_bodies_and_refreshed(site: Site) -> None:
-    await site.house.add_model()
+    await site.rig.add_model()
     made = (await site.create())["workspace"]["id"]
     chat = (await site.ada.http.post("/api/v1/chats", json={"content": text("hi"), "workspace_id": made})).json()
     path = f"/api/v1/chats/{chat['id']}/context"
     assert (await site.ada.http.get(path)).json()["pinned"] is False
 
     file = ContextResource(ordinal=0, kind="instruction_file", source="~/AGENTS.md", body="be nice", size=7)
-    async with site.house.database.api.acquire() as conn:
-        now = site.house.clock.now()
+    async with site.rig.database.api.acquire() as conn:
+        now = site.rig.clock.now()
         await context.write_snapshot(conn, Snapshot(made, 1, 1, "h", None, (file,), now))
     refreshed = (await site.ada.http.put(path)).json()
 

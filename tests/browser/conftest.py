@@ -18,9 +18,9 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 
 from rookery.api import web_app
-from tests.browser.faulty_connection import Backstage, Wire
-from tests.browser.model_script import Actor
-from tests.browser.stored_chats import Shelf
+from tests.browser.faulty_connection import Backstage, FaultyConnection
+from tests.browser.model_script import ModelScript
+from tests.browser.stored_chats import StoredChats
 from tests.browser.visitor import PASSWORD, Visitor, visiting
 from tests.cli.serve.server_process import Served, serving
 from tests.database import fresh_database, lease_server
@@ -131,22 +131,22 @@ def backstage() -> Iterator[Backstage]:
 
 
 @pytest.fixture
-def shelf(backstage: Backstage, database: str) -> Shelf:
+def stored(backstage: Backstage, database: str) -> StoredChats:
     """Chats that would take too long to talk."""
-    return Shelf(backstage, database)
+    return StoredChats(backstage, database)
 
 
 @pytest.fixture
-def wire(backstage: Backstage, server: Served) -> Iterator[Wire]:
+def connection(backstage: Backstage, server: Served) -> Iterator[FaultyConnection]:
     """A line to the server that can be disturbed."""
-    with Wire(backstage, server.url).laid() as laid:
+    with FaultyConnection(backstage, server.url).laid() as laid:
         yield laid
 
 
 @pytest.fixture(scope="session")
-def actor(backstage: Backstage) -> Iterator[Actor]:
+def script(backstage: Backstage) -> Iterator[ModelScript]:
     """A model that says what tests tell it to say, when they tell it."""
-    with Actor(backstage).on_stage() as ready:
+    with ModelScript(backstage).on_stage() as ready:
         yield ready
 
 

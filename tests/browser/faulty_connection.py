@@ -49,7 +49,7 @@ class Backstage:
         self.loop.close()
 
 
-class Wire(Line):
+class FaultyConnection(Line):
     """`url` is the browser's end. Every new connection goes to `target`.
 
     `sockets` counts the WebSocket connections that were let through, by the end of their path. While `forbids_sockets`,
@@ -65,7 +65,7 @@ class Wire(Line):
         self._losing: re.Pattern[str] | None = None
 
     @contextmanager
-    def laid(self) -> Iterator[Wire]:
+    def laid(self) -> Iterator[FaultyConnection]:
         server = self._backstage.run(self._start())
         try:
             yield self
@@ -118,13 +118,13 @@ class _Visit:
 
     def __init__(
         self,
-        wire: Wire,
+        connection: FaultyConnection,
         client: asyncio.StreamReader,
         to_client: asyncio.StreamWriter,
         server: asyncio.StreamReader,
         to_server: asyncio.StreamWriter,
     ) -> None:
-        self.wire = wire
+        self.connection = connection
         self.client, self.to_client = client, to_client
         self.server, self.to_server = server, to_server
         self.is_socket = False
@@ -139,15 +139,15 @@ class _Visit:
                 return
             method, target, _ = head.split(b"\r\n", 1)[0].decode().split(" ")
             if _UPGRADE.search(head):
-                if self.wire.forbids_sockets:
+                if self.connection.forbids_sockets:
                     self.to_client.write(_FORBIDDEN)
                     return
                 self.is_socket = True
-                self.wire.sockets.append(urlsplit(target).path.rsplit("/", 1)[-1])
+                self.connection.sockets.append(urlsplit(target).path.rsplit("/", 1)[-1])
                 head = _EXTENSIONS.sub(b"", head)  # frames that are not compressed can be told apart
             found = _LENGTH.search(head)
             body = await self.client.readexactly(int(found[1])) if found else b""
-            if self.wire.takes_away(f"{method} {target}", own=self._task):
+            if self.connection.takes_away(f"{method} {target}", own=self._task):
                 self.loses = True
             await self._pass(self.to_server, head + body)
         while data := await self.client.read(65536):
@@ -159,7 +159,7 @@ class _Visit:
             if self.loses:
                 self.to_client.transport.abort()
                 return
-            if self.is_socket and (mangle := self.wire.mangle) is not None:
+            if self.is_socket and (mangle := self.connection.mangle) is not None:
                 data = b"".join(frames.mangled(data, mangle))
             await self._pass(self.to_client, data)
 

@@ -27,7 +27,7 @@ class Cue:
         self._backstage.call(self.event.set)
 
 
-class Actor:
+class ModelScript:
     """Answers each prompt with what was set for it; other questions of the server (titles, labels) get one word."""
 
     def __init__(self, backstage: Backstage) -> None:
@@ -36,7 +36,7 @@ class Actor:
         self._url = ""
 
     @contextmanager
-    def on_stage(self) -> Iterator[Actor]:
+    def on_stage(self) -> Iterator[ModelScript]:
         listening = self._fake.listening()
         self._url = self._backstage.run(_entered(listening))
         try:

@@ -80,7 +80,7 @@ async def rest_chat(
     return await Machine(database.api, _Silent()).bundle(make)
 
 
-class Shelf:
+class StoredChats:
     """Where tests get such chats from."""
 
     def __init__(self, backstage: Backstage, url: str) -> None:

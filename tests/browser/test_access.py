@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 from rookery.testing.fake_completions import Answer, FakeCall
 from tests.browser.conftest import Visit
 from tests.browser.keyboard import Keys
-from tests.browser.model_script import Actor
+from tests.browser.model_script import ModelScript
 from tests.browser.visitor import PASSWORD, Visitor
 
 # Controls that stand out of the view sideways, unless what holds them scrolls.
@@ -32,11 +32,13 @@ HELD_MS = 300
 RUNNING = "document.getAnimations().filter((one) => one.playState === 'running').length"
 
 
-def test_person_without_a_mouse_signs_in_writes_approves_and_changes_settings(visit: Visit, actor: Actor) -> None:
+def test_person_without_a_mouse_signs_in_writes_approves_and_changes_settings(
+    visit: Visit, script: ModelScript
+) -> None:
     ada = visit()
-    model = actor.config(ada)
+    model = script.config(ada)
     ada.ask("PATCH", "/me/settings", {"approval_rules": [{"tool": "list_templates", "action": "ask"}]})
-    actor.plays("by keys", Answer(calls=[FakeCall("list_templates", "{}")]), Answer(text="Thank you for the keys."))
+    script.plays("by keys", Answer(calls=[FakeCall("list_templates", "{}")]), Answer(text="Thank you for the keys."))
     someone = visit(None)
     page = someone.go("/login")
     someone.tab_to(page.get_by_label("Email or username"))
@@ -60,7 +62,7 @@ def test_person_without_a_mouse_signs_in_writes_approves_and_changes_settings(vi
     ada.ask("PATCH", "/me/settings", {"approval_rules": None})
 
     # A question of the agent, which plans now.
-    actor.plays("ask me by keys", Answer(calls=[FakeCall("ask_user_question", QUESTION)]))
+    script.plays("ask me by keys", Answer(calls=[FakeCall("ask_user_question", QUESTION)]))
     someone.tab_to(page.get_by_role("button", name="Plan", exact=True))
     page.keyboard.press("Enter")
     expect(page.get_by_role("button", name="Plan", exact=True)).to_have_attribute("aria-pressed", "true")
@@ -111,11 +113,11 @@ def choose_model(page: Page, visitor: Visitor, model: str) -> None:
     expect(page.get_by_role("button", name=f"Model: {names[model]}")).to_be_visible()
 
 
-def test_nothing_moves_for_people_who_asked_for_less_motion(visit: Visit, actor: Actor) -> None:
+def test_nothing_moves_for_people_who_asked_for_less_motion(visit: Visit, script: ModelScript) -> None:
     calm, other = visit(reduced_motion="reduce"), visit()
-    cue = actor.cue()
-    actor.plays("wait for me", [cue, Answer(text="Here it is, all of it at once.")])
-    chat = calm.chat("wait for me", title="Less motion", model_config_id=actor.config(calm))
+    cue = script.cue()
+    script.plays("wait for me", [cue, Answer(text="Here it is, all of it at once.")])
+    chat = calm.chat("wait for me", title="Less motion", model_config_id=script.config(calm))
     for visitor in (calm, other):
         page = visitor.go(f"/c/{chat['id']}")
         expect(page.get_by_text(re.compile("^Thinking"))).to_be_visible()
@@ -128,9 +130,9 @@ def test_nothing_moves_for_people_who_asked_for_less_motion(visit: Visit, actor:
         expect(visitor.page.get_by_role("main")).to_contain_text("all of it at once.")
 
 
-def test_colours_of_the_system_leave_states_visible(visit: Visit, actor: Actor) -> None:
+def test_colours_of_the_system_leave_states_visible(visit: Visit, script: ModelScript) -> None:
     ada = visit(forced_colors="active")
-    chat = ada.chat("hello", title="In the system's colours", model_config_id=actor.config(ada))
+    chat = ada.chat("hello", title="In the system's colours", model_config_id=script.config(ada))
     ada.wait_for_rest(chat["id"])
     page = ada.go(f"/c/{chat['id']}?panel=info")
     outline = "(element) => getComputedStyle(element).outlineStyle"
@@ -186,11 +188,11 @@ def test_zoom_of_four_hundred_per_cent_loses_nothing(visit: Visit) -> None:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_no_barrier_on_any_page(ada: Visitor, actor: Actor, theme: str) -> None:
+def test_axe_finds_no_barrier_on_any_page(ada: Visitor, script: ModelScript, theme: str) -> None:
     ada.ask("PATCH", "/me/settings", {"display": {"theme": theme}})
-    actor.plays(f"ask me, {theme}", Answer(calls=[FakeCall("ask_user_question", QUESTION)]))
+    script.plays(f"ask me, {theme}", Answer(calls=[FakeCall("ask_user_question", QUESTION)]))
     chat = ada.chat(
-        f"ask me, {theme}", title=f"Read by axe, {theme}", model_config_id=actor.config(ada), plan_mode=True
+        f"ask me, {theme}", title=f"Read by axe, {theme}", model_config_id=script.config(ada), plan_mode=True
     )
     ada.wait_for_rest(chat["id"])
     found = {}

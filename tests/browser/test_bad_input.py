@@ -11,9 +11,9 @@ from playwright.sync_api import expect
 from rookery.testing.fake_completions import Answer, FakeCall
 from rookery.testing.fake_server import failure
 from tests.browser.conftest import Visit
-from tests.browser.faulty_connection import Wire
+from tests.browser.faulty_connection import FaultyConnection
 from tests.browser.hostile import HOSTILE, damage, unfold
-from tests.browser.model_script import Actor
+from tests.browser.model_script import ModelScript
 from tests.browser.visitor import PASSWORD, Visitor
 
 BROKEN = "WebSocket connection|net::ERR_|status of 50[23]"
@@ -21,7 +21,7 @@ BROKEN = "WebSocket connection|net::ERR_|status of 50[23]"
 NO_PICTURE = b"\x89PNG\r\n\x1a\n" + b"\x00\x00\x00\rIHDR" + b"\x00" * 64
 
 
-def test_hostile_names_are_only_names_on_every_page(ada: Visitor, actor: Actor) -> None:
+def test_hostile_names_are_only_names_on_every_page(ada: Visitor, script: ModelScript) -> None:
     person = {"email": "mallory@example.org", "name": HOSTILE, "password": PASSWORD}
     ada.ask("POST", "/users", person)
     provider = ada.ask(
@@ -33,10 +33,10 @@ def test_hostile_names_are_only_names_on_every_page(ada: Visitor, actor: Actor) 
     config = ada.ask("POST", "/model-configs", model)
     ada.ask("POST", "/tokens", {"name": HOSTILE, "scopes": ["all"], "expires_in_days": 1})
     unknown = FakeCall("look_up", json.dumps({"q": HOSTILE, HOSTILE: [HOSTILE]}))
-    actor.plays("be hostile", Answer(calls=[unknown]), Answer(reasoning=HOSTILE, text=HOSTILE))
-    actor.plays("fail", failure(401, HOSTILE))
+    script.plays("be hostile", Answer(calls=[unknown]), Answer(reasoning=HOSTILE, text=HOSTILE))
+    script.plays("fail", failure(401, HOSTILE))
     file = upload(ada, "<img src=x onerror=window.owned=1>.txt", "text/plain", HOSTILE.encode())
-    chat = ada.chat("be hostile", title=HOSTILE, labels={"k": HOSTILE}, model_config_id=actor.config(ada))
+    chat = ada.chat("be hostile", title=HOSTILE, labels={"k": HOSTILE}, model_config_id=script.config(ada))
     for part in ({"type": "file", "file_id": file}, {"type": "text", "text": "fail"}):
         ada.wait_for_rest(chat["id"])
         ada.ask("POST", f"/chats/{chat['id']}/messages", {"content": [part]})
@@ -65,10 +65,10 @@ def test_hostile_names_are_only_names_on_every_page(ada: Visitor, actor: Actor) 
     assert {place: wrong for place, wrong in found.items() if wrong} == {}
 
 
-def test_picture_that_does_not_decode_is_a_file_like_others(ada: Visitor, actor: Actor) -> None:
+def test_picture_that_does_not_decode_is_a_file_like_others(ada: Visitor, script: ModelScript) -> None:
     file = upload(ada, "holiday.png", "image/png", NO_PICTURE)
     parts = [{"type": "text", "text": "look at this"}, {"type": "file", "file_id": file}]
-    body = {"content": parts, "title": "A broken picture", "model_config_id": actor.config(ada)}
+    body = {"content": parts, "title": "A broken picture", "model_config_id": script.config(ada)}
     chat = ada.ask("POST", "/chats", body)
     page = ada.go(f"/c/{chat['id']}")
 
@@ -80,17 +80,19 @@ def test_picture_that_does_not_decode_is_a_file_like_others(ada: Visitor, actor:
     assert started.value.path().read_bytes() == NO_PICTURE
 
 
-def test_page_that_was_offline_for_an_hour_is_complete_afterwards(visit: Visit, wire: Wire, actor: Actor) -> None:
-    ada = visit(url=wire.url)
+def test_page_that_was_offline_for_an_hour_is_complete_afterwards(
+    visit: Visit, connection: FaultyConnection, script: ModelScript
+) -> None:
+    ada = visit(url=connection.url)
     ada.allow(BROKEN)
-    chat = ada.chat("hello", title="Away for an hour", model_config_id=actor.config(ada))
+    chat = ada.chat("hello", title="Away for an hour", model_config_id=script.config(ada))
     ada.wait_for_rest(chat["id"])
     ada.page.clock.install()
     page = ada.go(f"/c/{chat['id']}")
     expect(page.get_by_role("img", name=re.compile("^Live"))).to_be_visible()
     page.get_by_role("textbox", name="Message").fill("typed before the tunnel")
-    wire.is_down = True
-    wire.cut()
+    connection.is_down = True
+    connection.cut()
     expect(page.get_by_role("img", name=re.compile("^Offline|^Connecting|^Not connected"))).to_be_visible()
     others = visit()
     others.ask("POST", f"/chats/{chat['id']}/messages", {"content": [{"type": "text", "text": "said meanwhile"}]})
@@ -98,7 +100,7 @@ def test_page_that_was_offline_for_an_hour_is_complete_afterwards(visit: Visit, 
     others.ask("PATCH", f"/chats/{chat['id']}", {"title": "Renamed meanwhile"})
 
     page.clock.fast_forward("01:00:00")
-    wire.is_down = False
+    connection.is_down = False
     page.clock.fast_forward("01:00")
 
     expect(page.get_by_role("img", name=re.compile("^Live"))).to_be_visible()
@@ -108,11 +110,11 @@ def test_page_that_was_offline_for_an_hour_is_complete_afterwards(visit: Visit, 
     expect(page.get_by_role("textbox", name="Message")).to_have_value("typed before the tunnel")
 
 
-def test_clock_that_is_a_day_ahead_counts_from_the_servers(visit: Visit, actor: Actor) -> None:
+def test_clock_that_is_a_day_ahead_counts_from_the_servers(visit: Visit, script: ModelScript) -> None:
     ada = visit()
-    cue = actor.cue()
-    actor.plays("what time is it", [cue, Answer(text="Later than you think.")])
-    chat = ada.chat("what time is it", title="A wrong clock", model_config_id=actor.config(ada))
+    cue = script.cue()
+    script.plays("what time is it", [cue, Answer(text="Later than you think.")])
+    chat = ada.chat("what time is it", title="A wrong clock", model_config_id=script.config(ada))
     created = ada.ask("GET", f"/chats/{chat['id']}")["created_at"]
     ada.page.clock.install(time=datetime.fromisoformat(created) + timedelta(days=1))
     page = ada.go(f"/c/{chat['id']}")

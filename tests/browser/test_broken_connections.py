@@ -10,8 +10,8 @@ from playwright.sync_api import Page, expect
 
 from rookery.testing.fake_completions import Answer, FakeCall
 from tests.browser.conftest import Visit
-from tests.browser.faulty_connection import Wire
-from tests.browser.model_script import Actor
+from tests.browser.faulty_connection import FaultyConnection
+from tests.browser.model_script import ModelScript
 from tests.browser.visitor import PATIENCE_MS, SEND
 
 # What a browser prints of a line that breaks.
@@ -32,21 +32,21 @@ WATCH = """
 
 
 def test_turn_over_a_line_that_breaks_ten_times_ends_as_for_anybody_else(
-    visit: Visit, wire: Wire, actor: Actor
+    visit: Visit, connection: FaultyConnection, script: ModelScript
 ) -> None:
-    calm, shaken = visit(), visit(url=wire.url)
+    calm, shaken = visit(), visit(url=connection.url)
     shaken.allow(BROKEN)
-    cues = [actor.cue() for _ in range(CUTS)]
+    cues = [script.cue() for _ in range(CUTS)]
     text = [Answer(text=f"mark{n}. and *more* of it\n\n") for n in range(1, CUTS + 1)]
     think = Answer(reasoning="**Counting** the cuts")
     call = Answer(calls=[FakeCall("look_up", '{"q": "a tool that is not there"}')])
-    actor.plays(
+    script.plays(
         "count",
         [think, cues[0], text[0], cues[1], text[1], cues[2], text[2], call],
         [cues[3], text[3], cues[4], text[4], cues[5], text[5], call],
         [cues[6], text[6], cues[7], text[7], cues[8], text[8], cues[9], text[9]],
     )
-    chat = calm.chat("count", title="Cut ten times", model_config_id=actor.config(calm))
+    chat = calm.chat("count", title="Cut ten times", model_config_id=script.config(calm))
     for visitor in (calm, shaken):
         visitor.go(f"/c/{chat['id']}")
         expect(visitor.page.get_by_role("button", name="Thinking about Counting")).to_be_visible()
@@ -54,9 +54,9 @@ def test_turn_over_a_line_that_breaks_ten_times_ends_as_for_anybody_else(
     page.evaluate(WATCH)
 
     for number, cue in enumerate(cues, start=1):
-        wait_until(page, lambda least=number: wire.sockets.count("stream") >= least)  # type: ignore[misc]
+        wait_until(page, lambda least=number: connection.sockets.count("stream") >= least)  # type: ignore[misc]
         cue.give()
-        wire.cut()
+        connection.cut()
         expect(page.get_by_text(f"mark{number}. and more of it", exact=True)).to_be_visible()
 
     calm.wait_for_rest(chat["id"])
@@ -64,16 +64,18 @@ def test_turn_over_a_line_that_breaks_ten_times_ends_as_for_anybody_else(
         expect(each.get_by_role("button", name=re.compile("^Stop"))).to_have_count(0)
     assert transcript(page) == transcript(calm.page)
     assert page.evaluate("seen") == []
-    wait_until(page, lambda: wire.sockets.count("stream") > CUTS)
+    wait_until(page, lambda: connection.sockets.count("stream") > CUTS)
 
 
-def test_frames_that_come_twice_or_not_at_all_leave_no_trace(visit: Visit, wire: Wire, actor: Actor) -> None:
-    ada = visit(url=wire.url)
+def test_frames_that_come_twice_or_not_at_all_leave_no_trace(
+    visit: Visit, connection: FaultyConnection, script: ModelScript
+) -> None:
+    ada = visit(url=connection.url)
     ada.allow(BROKEN)  # the line may be gone before the page is
-    cues = [actor.cue() for _ in range(3)]
+    cues = [script.cue() for _ in range(3)]
     marks = [Answer(text=f"mark{n}. follows. ") for n in range(1, 5)]
-    actor.plays("stutter", [marks[0], cues[0], marks[1], cues[1], marks[2], cues[2], marks[3]])
-    chat = ada.chat("stutter", title="Stuttering", model_config_id=actor.config(ada))
+    script.plays("stutter", [marks[0], cues[0], marks[1], cues[1], marks[2], cues[2], marks[3]])
+    chat = ada.chat("stutter", title="Stuttering", model_config_id=script.config(ada))
     parts, losing, lost = 0, False, 0
 
     def stutter(frame: bytes) -> int:
@@ -88,7 +90,7 @@ def test_frames_that_come_twice_or_not_at_all_leave_no_trace(visit: Visit, wire:
             return 0
         return 2
 
-    wire.mangle = stutter
+    connection.mangle = stutter
     page = ada.go(f"/c/{chat['id']}")
     feed = page.get_by_role("main")
     expect(feed).to_contain_text("mark1.")
@@ -107,13 +109,15 @@ def test_frames_that_come_twice_or_not_at_all_leave_no_trace(visit: Visit, wire:
     assert parts > lost + 1
 
 
-def test_everything_works_where_sockets_are_forbidden(visit: Visit, wire: Wire, actor: Actor) -> None:
-    wire.forbids_sockets = True
-    ada = visit(url=wire.url)
+def test_everything_works_where_sockets_are_forbidden(
+    visit: Visit, connection: FaultyConnection, script: ModelScript
+) -> None:
+    connection.forbids_sockets = True
+    ada = visit(url=connection.url)
     ada.allow(BROKEN)
-    cue = actor.cue()
-    actor.plays("no sockets", [Answer(text="The first half, "), cue, Answer(text="and the second.")])
-    chat = ada.chat("hello", title="Without sockets", model_config_id=actor.config(ada))
+    cue = script.cue()
+    script.plays("no sockets", [Answer(text="The first half, "), cue, Answer(text="and the second.")])
+    chat = ada.chat("hello", title="Without sockets", model_config_id=script.config(ada))
     ada.wait_for_rest(chat["id"])
     page = ada.go(f"/c/{chat['id']}")
     main = page.get_by_role("main")
@@ -132,23 +136,25 @@ def test_everything_works_where_sockets_are_forbidden(visit: Visit, wire: Wire, 
 
     expect(page.get_by_role("link", name=re.compile("Renamed without sockets"))).to_be_visible()
     expect(page.get_by_role("heading", level=1, name="Renamed without sockets")).to_be_visible()
-    assert wire.sockets == []
+    assert connection.sockets == []
 
 
-def test_message_whose_answer_was_lost_appears_once(visit: Visit, wire: Wire, actor: Actor) -> None:
-    ada = visit(url=wire.url)
+def test_message_whose_answer_was_lost_appears_once(
+    visit: Visit, connection: FaultyConnection, script: ModelScript
+) -> None:
+    ada = visit(url=connection.url)
     ada.allow(BROKEN)
-    chat = ada.chat("hello", title="Lost answers", model_config_id=actor.config(ada))
+    chat = ada.chat("hello", title="Lost answers", model_config_id=script.config(ada))
     ada.wait_for_rest(chat["id"])
     page = ada.go(f"/c/{chat['id']}")
     expect(page.get_by_role("main")).to_contain_text("Understood.")
-    wire.go_down_with(r"POST /api/v1/chats/[^/]+/messages")
+    connection.go_down_with(r"POST /api/v1/chats/[^/]+/messages")
 
     page.get_by_role("textbox", name="Message").fill("said once")
     page.get_by_role("button", name=SEND).click()
     failed = page.get_by_text(re.compile("^Not sent"))
     expect(failed).to_be_visible()
-    wire.is_down = False
+    connection.is_down = False
 
     expect(failed).to_have_count(0)
     expect(page.get_by_role("main").get_by_text("said once", exact=True)).to_have_count(1)
@@ -157,20 +163,22 @@ def test_message_whose_answer_was_lost_appears_once(visit: Visit, wire: Wire, ac
     assert len(said) == 2
 
 
-def test_failed_message_is_still_there_after_a_reload(visit: Visit, wire: Wire, actor: Actor) -> None:
-    ada = visit(url=wire.url)
+def test_failed_message_is_still_there_after_a_reload(
+    visit: Visit, connection: FaultyConnection, script: ModelScript
+) -> None:
+    ada = visit(url=connection.url)
     ada.allow(BROKEN)
-    chat = ada.chat("hello", title="Failed send", model_config_id=actor.config(ada))
+    chat = ada.chat("hello", title="Failed send", model_config_id=script.config(ada))
     ada.wait_for_rest(chat["id"])
     page = ada.go(f"/c/{chat['id']}")
     expect(page.get_by_role("main")).to_contain_text("Understood.")
-    wire.is_down = True
-    wire.cut()
+    connection.is_down = True
+    connection.cut()
 
     page.get_by_role("textbox", name="Message").fill("worth keeping")
     page.get_by_role("button", name=SEND).click()
     expect(page.get_by_text(re.compile("^Not sent"))).to_be_visible()
-    wire.is_down = False
+    connection.is_down = False
     page.reload()
 
     expect(page.get_by_role("textbox", name="Message")).to_have_value("worth keeping")

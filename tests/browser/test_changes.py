@@ -15,7 +15,7 @@ from playwright.sync_api import expect
 
 from rookery.testing.fake_completions import Answer
 from tests.browser.keyboard import Keys
-from tests.browser.model_script import Actor
+from tests.browser.model_script import ModelScript
 from tests.browser.visitor import PATIENCE_MS, Visitor
 
 BEFORE = "def put(name):\n    return name\n"
@@ -64,10 +64,10 @@ def wait(visitor: Visitor, condition: Callable[[], bool]) -> None:
 
 
 def test_changes_of_the_working_tree_are_seen_live_and_commented_on(
-    ada: Visitor, actor: Actor, project: tuple[Any, Path]
+    ada: Visitor, script: ModelScript, project: tuple[Any, Path]
 ) -> None:
     workspace, folder = project
-    chat = ada.chat("hello", title="Changes", workspace_id=workspace["id"], model_config_id=actor.config(ada))
+    chat = ada.chat("hello", title="Changes", workspace_id=workspace["id"], model_config_id=script.config(ada))
     ada.wait_for_rest(chat["id"])
     page = ada.go(f"/c/{chat['id']}?panel=changes")
     panel = page.get_by_role("complementary", name="Panel")
@@ -120,13 +120,13 @@ def test_changes_of_the_working_tree_are_seen_live_and_commented_on(
 
 
 def test_file_that_an_answer_names_is_read_beside_it_and_mentioned(
-    ada: Visitor, actor: Actor, project: tuple[Any, Path]
+    ada: Visitor, script: ModelScript, project: tuple[Any, Path]
 ) -> None:
     workspace, _ = project
-    actor.plays(
+    script.plays(
         "where is it", Answer(text="In `src/put.py:2`, as [`a.py`](https://example.org) says, not in `os.path`.")
     )
-    chat = ada.chat("where is it", title="Files", workspace_id=workspace["id"], model_config_id=actor.config(ada))
+    chat = ada.chat("where is it", title="Files", workspace_id=workspace["id"], model_config_id=script.config(ada))
     ada.wait_for_rest(chat["id"])
     page = ada.go(f"/c/{chat['id']}")
     main, panel = page.get_by_role("feed"), page.get_by_role("complementary", name="Panel")
@@ -158,10 +158,10 @@ def test_file_that_an_answer_names_is_read_beside_it_and_mentioned(
 
 
 def test_skills_and_files_of_a_workspace_are_offered_where_one_types(
-    ada: Visitor, actor: Actor, project: tuple[Any, Path]
+    ada: Visitor, script: ModelScript, project: tuple[Any, Path]
 ) -> None:
     workspace, _ = project
-    chat = ada.chat("hello", title="Skills", workspace_id=workspace["id"], model_config_id=actor.config(ada))
+    chat = ada.chat("hello", title="Skills", workspace_id=workspace["id"], model_config_id=script.config(ada))
     ada.wait_for_rest(chat["id"])
     wait(ada, lambda: len(ada.ask("PUT", f"/chats/{chat['id']}/context")["items"]) >= 2)
     page = ada.go(f"/c/{chat['id']}?panel=info")

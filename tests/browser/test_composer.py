@@ -8,7 +8,7 @@ from playwright.sync_api import FilePayload, Locator, Page, expect
 
 from rookery.testing.fake_completions import Answer
 from tests.browser.conftest import Visit
-from tests.browser.model_script import Actor
+from tests.browser.model_script import ModelScript
 from tests.browser.test_broken_connections import wait_until
 from tests.browser.visitor import Visitor
 
@@ -21,8 +21,8 @@ PASTE = """(text) => {
 MIDDLE = "(one) => (one.getBoundingClientRect().top + one.getBoundingClientRect().bottom) / 2"
 
 
-def test_long_pastes_odd_files_and_edits_of_prompts_lose_nothing(ada: Visitor, actor: Actor) -> None:
-    chat = ada.chat("first prompt", title="Composing", model_config_id=actor.config(ada))
+def test_long_pastes_odd_files_and_edits_of_prompts_lose_nothing(ada: Visitor, script: ModelScript) -> None:
+    chat = ada.chat("first prompt", title="Composing", model_config_id=script.config(ada))
     ada.wait_for_rest(chat["id"])
     page = ada.go(f"/c/{chat['id']}")
     box, files = page.get_by_role("textbox", name="Message"), page.get_by_role("list", name="Attachments")
@@ -53,10 +53,10 @@ def test_long_pastes_odd_files_and_edits_of_prompts_lose_nothing(ada: Visitor, a
     expect(box).to_have_value("my own draft")
 
 
-def test_one_of_three_tabs_tells_of_a_turn_that_ended(ada: Visitor, actor: Actor) -> None:
-    cue = actor.cue()
-    actor.plays("tell me later", [Answer(text="Not yet "), cue, Answer(text="but now.")])
-    chat = ada.chat("tell me later", title="Not told", model_config_id=actor.config(ada))
+def test_one_of_three_tabs_tells_of_a_turn_that_ended(ada: Visitor, script: ModelScript) -> None:
+    cue = script.cue()
+    script.plays("tell me later", [Answer(text="Not yet "), cue, Answer(text="but now.")])
+    chat = ada.chat("tell me later", title="Not told", model_config_id=script.config(ada))
     tabs = [ada.page, ada.open_tab(), ada.open_tab()]
     for tab in tabs:
         tab.goto(f"{ada.url}/usage")

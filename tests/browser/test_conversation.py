@@ -9,16 +9,16 @@ from playwright.sync_api import expect
 
 from rookery.testing.fake_completions import Answer
 from tests.browser.conftest import Visit
-from tests.browser.model_script import Actor
+from tests.browser.model_script import ModelScript
 from tests.browser.visitor import Visitor
 
 
-def test_answer_survives_a_reload_and_a_closed_tab(ada: Visitor, actor: Actor) -> None:
-    cues = [actor.cue() for _ in range(2)]
+def test_answer_survives_a_reload_and_a_closed_tab(ada: Visitor, script: ModelScript) -> None:
+    cues = [script.cue() for _ in range(2)]
     said = ["It was a dark night. ", "The rain fell in torrents. ", "Nobody was about."]
     told = [Answer(text=text) for text in said]
-    actor.plays("tell me a story", [told[0], cues[0], told[1], cues[1], told[2]])
-    chat = ada.chat("tell me a story", title="A long answer", model_config_id=actor.config(ada))
+    script.plays("tell me a story", [told[0], cues[0], told[1], cues[1], told[2]])
+    chat = ada.chat("tell me a story", title="A long answer", model_config_id=script.config(ada))
     page = ada.go(f"/c/{chat['id']}")
     expect(page.get_by_test_id("live")).to_have_text(said[0].strip())
 
@@ -49,9 +49,9 @@ def test_message_is_written_and_answered_in_the_browser(ada: Visitor) -> None:
     expect(page.get_by_role("feed", name="Conversation")).to_contain_text("hello there")
 
 
-def test_queued_message_is_dragged_to_another_place(ada: Visitor, actor: Actor) -> None:
-    actor.plays("go on for ever", [Answer(text="On and "), actor.cue(), Answer(text="on.")])
-    chat = ada.chat("go on for ever", title="A queue", model_config_id=actor.config(ada))
+def test_queued_message_is_dragged_to_another_place(ada: Visitor, script: ModelScript) -> None:
+    script.plays("go on for ever", [Answer(text="On and "), script.cue(), Answer(text="on.")])
+    chat = ada.chat("go on for ever", title="A queue", model_config_id=script.config(ada))
     for text in ("first", "second", "third"):
         ada.ask("POST", f"/chats/{chat['id']}/messages", {"content": [{"type": "text", "text": text}]})
     page = ada.go(f"/c/{chat['id']}")
@@ -68,9 +68,9 @@ def test_queued_message_is_dragged_to_another_place(ada: Visitor, actor: Actor) 
     assert [each["content"][0]["text"] for each in queue] == ["third", "first", "second"]
 
 
-def test_hint_of_a_button_is_not_in_the_way_of_the_button_above(ada: Visitor, actor: Actor) -> None:
-    actor.plays("hold on", [Answer(text="Holding "), actor.cue(), Answer(text="on.")])
-    chat = ada.chat("hold on", title="Hints", model_config_id=actor.config(ada))
+def test_hint_of_a_button_is_not_in_the_way_of_the_button_above(ada: Visitor, script: ModelScript) -> None:
+    script.plays("hold on", [Answer(text="Holding "), script.cue(), Answer(text="on.")])
+    chat = ada.chat("hold on", title="Hints", model_config_id=script.config(ada))
     for text in ("first", "second"):
         ada.ask("POST", f"/chats/{chat['id']}/messages", {"content": [{"type": "text", "text": text}]})
     page = ada.go(f"/c/{chat['id']}")
@@ -84,8 +84,8 @@ def test_hint_of_a_button_is_not_in_the_way_of_the_button_above(ada: Visitor, ac
     ada.ask("POST", f"/chats/{chat['id']}/interrupt")
 
 
-def test_open_conversation_is_exported_as_a_file(ada: Visitor, actor: Actor) -> None:
-    chat = ada.chat("say a word for the file", title="To be exported", model_config_id=actor.config(ada))
+def test_open_conversation_is_exported_as_a_file(ada: Visitor, script: ModelScript) -> None:
+    chat = ada.chat("say a word for the file", title="To be exported", model_config_id=script.config(ada))
     ada.wait_for_rest(chat["id"])
     page = ada.go(f"/c/{chat['id']}")
     expect(page.get_by_role("feed", name="Conversation")).to_contain_text("say a word for the file")
@@ -105,11 +105,11 @@ def test_open_conversation_is_exported_as_a_file(ada: Visitor, actor: Actor) -> 
     assert written["messages"][0]["content"] == [{"type": "text", "text": "say a word for the file"}]
 
 
-def test_phone_shows_one_pane_and_everything_is_in_reach_of_a_thumb(visit: Visit, actor: Actor) -> None:
+def test_phone_shows_one_pane_and_everything_is_in_reach_of_a_thumb(visit: Visit, script: ModelScript) -> None:
     phone = visit("ada", viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
-    cue = actor.cue()
-    actor.plays("hello\nphone", [Answer(text="Writing "), cue, Answer(text="with one thumb.")])
-    chat = phone.chat("hello", title="On a phone", model_config_id=actor.config(phone))
+    cue = script.cue()
+    script.plays("hello\nphone", [Answer(text="Writing "), cue, Answer(text="with one thumb.")])
+    chat = phone.chat("hello", title="On a phone", model_config_id=script.config(phone))
     phone.wait_for_rest(chat["id"])
     page = phone.go(f"/c/{chat['id']}")
     header = page.get_by_role("heading", level=1, name="On a phone")

@@ -6,7 +6,7 @@ import re
 
 from playwright.sync_api import Page, expect
 
-from tests.browser.stored_chats import RARE, Shelf
+from tests.browser.stored_chats import RARE, StoredChats
 from tests.browser.visitor import Visitor
 
 MESSAGES = 5_000
@@ -27,8 +27,8 @@ def hit(page: Page, place: int) -> None:
     page.wait_for_function(f"() => ({MARKED})('find-here').some((text) => text.includes('heron at {place}.'))")
 
 
-def test_key_finds_text_that_is_not_loaded_and_walks_through_all_of_it(ada: Visitor, shelf: Shelf) -> None:
-    chat = shelf.chat(ada, "Sought through", messages=MESSAGES, answer=f"Once more: a {RARE}.")
+def test_key_finds_text_that_is_not_loaded_and_walks_through_all_of_it(ada: Visitor, stored: StoredChats) -> None:
+    chat = stored.chat(ada, "Sought through", messages=MESSAGES, answer=f"Once more: a {RARE}.")
     page = ada.go(f"/c/{chat}")
     last = page.get_by_text(f"Once more: a {RARE}.")
     expect(last).to_be_in_viewport()
@@ -58,8 +58,8 @@ def test_key_finds_text_that_is_not_loaded_and_walks_through_all_of_it(ada: Visi
     assert page.evaluate("CSS.highlights.size") == 0
 
 
-def test_link_to_an_old_message_and_what_a_search_found_open_at_it(ada: Visitor, shelf: Shelf) -> None:
-    chat = shelf.chat(ada, "Linked to", messages=MESSAGES)
+def test_link_to_an_old_message_and_what_a_search_found_open_at_it(ada: Visitor, stored: StoredChats) -> None:
+    chat = stored.chat(ada, "Linked to", messages=MESSAGES)
     found = ada.ask("GET", f"/chats/{chat}/search?q={RARE}")["items"]
     assert len(found) == len(PLACES)
     page = ada.go(f"/c/{chat}?m={found[2]['message_id']}")

@@ -9,7 +9,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from rookery.testing.fake_completions import Answer
 from tests.browser.conftest import Visit
-from tests.browser.model_script import Actor
+from tests.browser.model_script import ModelScript
 from tests.browser.visitor import PASSWORD, SEND, Visitor
 
 HOSTILE = """<img src=x onerror="window.owned=1"> <script>window.owned=1</script>
@@ -29,19 +29,19 @@ def composer(page: Page) -> Locator:
     return page.get_by_role("textbox", name="Message")
 
 
-def open_chat(visitor: Visitor, actor: Actor, title: str) -> tuple[str, Page]:
+def open_chat(visitor: Visitor, script: ModelScript, title: str) -> tuple[str, Page]:
     """A chat with one answer, on screen."""
-    chat = visitor.chat("hello", title=title, model_config_id=actor.config(visitor))
+    chat = visitor.chat("hello", title=title, model_config_id=script.config(visitor))
     visitor.wait_for_rest(chat["id"])
     page = visitor.go(f"/c/{chat['id']}")
     expect(page.get_by_role("main")).to_contain_text("Understood.")
     return str(chat["id"]), page
 
 
-def test_session_that_ends_in_a_chat_is_renewed_over_it_and_the_chat_goes_on(visit: Visit, actor: Actor) -> None:
+def test_session_that_ends_in_a_chat_is_renewed_over_it_and_the_chat_goes_on(visit: Visit, script: ModelScript) -> None:
     ada = visit(own=True)
     ada.allow("status of 401")
-    chat, page = open_chat(ada, actor, "Signed out here")
+    chat, page = open_chat(ada, script, "Signed out here")
     composer(page).fill("half a thought")
 
     for session in ada.ask("GET", "/auth/sessions")["items"]:
@@ -58,12 +58,12 @@ def test_session_that_ends_in_a_chat_is_renewed_over_it_and_the_chat_goes_on(vis
 
 
 def test_chat_that_is_deleted_or_no_longer_shared_says_so_and_leaves_the_list(
-    ada: Visitor, visit: Visit, actor: Actor
+    ada: Visitor, visit: Visit, script: ModelScript
 ) -> None:
     reader = ada.ask("POST", "/users", {"email": "rita@example.org", "username": "rita", "password": PASSWORD})
     rita = visit("rita")
     rita.allow("status of 40[34]")
-    chat, _ = open_chat(ada, actor, "Lent and gone")
+    chat, _ = open_chat(ada, script, "Lent and gone")
     ada.ask("PATCH", f"/chats/{chat}/acl", {"users": {reader["id"]: "read"}})
     page = rita.go(f"/c/{chat}")
     row = page.get_by_role("link", name=re.compile("Lent and gone"))
@@ -80,10 +80,10 @@ def test_chat_that_is_deleted_or_no_longer_shared_says_so_and_leaves_the_list(
     expect(ada.page.get_by_role("heading", name=re.compile("was deleted|Nothing is here"))).to_be_visible()
 
 
-def test_queue_that_two_tabs_change_is_the_same_in_both(ada: Visitor, actor: Actor) -> None:
-    cue = actor.cue()
-    actor.plays("keep busy", [Answer(text="Busy. "), cue, Answer(text="Done.")])
-    chat = ada.chat("keep busy", title="Two tabs", model_config_id=actor.config(ada))
+def test_queue_that_two_tabs_change_is_the_same_in_both(ada: Visitor, script: ModelScript) -> None:
+    cue = script.cue()
+    script.plays("keep busy", [Answer(text="Busy. "), cue, Answer(text="Done.")])
+    chat = ada.chat("keep busy", title="Two tabs", model_config_id=script.config(ada))
     one, two = ada.go(f"/c/{chat['id']}"), ada.open_tab()
     two.goto(one.url)
     for text in ("first", "second", "third"):
@@ -114,9 +114,9 @@ def test_queue_that_two_tabs_change_is_the_same_in_both(ada: Visitor, actor: Act
     expect(composer(two)).to_have_value("third, too late")
 
 
-def test_draft_survives_another_chat_and_a_reload(ada: Visitor, actor: Actor) -> None:
-    first, page = open_chat(ada, actor, "With a draft")
-    _, page = open_chat(ada, actor, "Without a draft")
+def test_draft_survives_another_chat_and_a_reload(ada: Visitor, script: ModelScript) -> None:
+    first, page = open_chat(ada, script, "With a draft")
+    _, page = open_chat(ada, script, "Without a draft")
     page.get_by_role("link", name=re.compile("With a draft")).click()
     page.wait_for_url(f"**/c/{first}")
     composer(page).fill("not finished\nyet")
@@ -130,9 +130,9 @@ def test_draft_survives_another_chat_and_a_reload(ada: Visitor, actor: Actor) ->
     expect(composer(page)).to_have_value("not finished\nyet")
 
 
-def test_hostile_text_of_people_and_models_is_only_text(ada: Visitor, actor: Actor) -> None:
-    actor.plays(HOSTILE, [Answer(reasoning=HOSTILE, text=HOSTILE)])
-    chat = ada.chat(HOSTILE, title='<img src=x onerror="window.owned=1">', model_config_id=actor.config(ada))
+def test_hostile_text_of_people_and_models_is_only_text(ada: Visitor, script: ModelScript) -> None:
+    script.plays(HOSTILE, [Answer(reasoning=HOSTILE, text=HOSTILE)])
+    chat = ada.chat(HOSTILE, title='<img src=x onerror="window.owned=1">', model_config_id=script.config(ada))
     ada.wait_for_rest(chat["id"])
     page = ada.go(f"/c/{chat['id']}")
     feed = page.get_by_role("feed", name="Conversation")
@@ -149,10 +149,10 @@ def test_hostile_text_of_people_and_models_is_only_text(ada: Visitor, actor: Act
         assert re.match("https?:|/|#", link.get_attribute("href") or "/"), link.get_attribute("href")
 
 
-def test_one_escape_only_warns_and_the_second_stops_the_turn(ada: Visitor, actor: Actor) -> None:
-    cue = actor.cue()
-    actor.plays("never ends", [Answer(text="Going on "), cue, Answer(text="for ever.")])
-    chat = ada.chat("never ends", title="Stopped by keys", model_config_id=actor.config(ada))
+def test_one_escape_only_warns_and_the_second_stops_the_turn(ada: Visitor, script: ModelScript) -> None:
+    cue = script.cue()
+    script.plays("never ends", [Answer(text="Going on "), cue, Answer(text="for ever.")])
+    chat = ada.chat("never ends", title="Stopped by keys", model_config_id=script.config(ada))
     ada.page.clock.install()
     page = ada.go(f"/c/{chat['id']}")
     expect(page.get_by_role("main")).to_contain_text("Going on")
@@ -170,8 +170,8 @@ def test_one_escape_only_warns_and_the_second_stops_the_turn(ada: Visitor, actor
     expect(page.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
 
 
-def test_enter_that_ends_a_composition_does_not_send(ada: Visitor, actor: Actor) -> None:
-    chat, page = open_chat(ada, actor, "Written with an input method")
+def test_enter_that_ends_a_composition_does_not_send(ada: Visitor, script: ModelScript) -> None:
+    chat, page = open_chat(ada, script, "Written with an input method")
     composer(page).focus()
     keys = page.context.new_cdp_session(page)
 

@@ -9,7 +9,7 @@ from playwright.sync_api import FilePayload, Locator, Page, expect
 from rookery.testing.fake_completions import Answer, FakeCall
 from tests.browser.conftest import Visit
 from tests.browser.keyboard import Keys
-from tests.browser.model_script import Actor
+from tests.browser.model_script import ModelScript
 from tests.browser.visitor import Visitor
 
 QUESTIONS = """{"questions": [
@@ -35,18 +35,20 @@ def queue(page: Page) -> Locator:
     return page.get_by_role("region", name="Queued messages").get_by_role("listitem")
 
 
-def begin(visitor: Visitor, actor: Actor, title: str, text: str = "hello", **more: object) -> tuple[str, Page, Keys]:
+def begin(
+    visitor: Visitor, script: ModelScript, title: str, text: str = "hello", **more: object
+) -> tuple[str, Page, Keys]:
     """A chat that has begun, on screen; the box has the focus."""
-    chat = visitor.chat(text, title=title, model_config_id=actor.config(visitor), **more)
+    chat = visitor.chat(text, title=title, model_config_id=script.config(visitor), **more)
     page = visitor.go(f"/c/{chat['id']}")
     expect(composer(page)).to_be_focused()
     expect(page.get_by_role("button", name=re.compile("^Model: actor"))).to_be_visible()
     return str(chat["id"]), page, Keys(visitor)
 
 
-def test_queue_is_filled_changed_ordered_emptied_and_the_turn_stopped(ada: Visitor, actor: Actor) -> None:
-    actor.plays("work on", [Answer(text="Busy. "), actor.cue(), Answer(text="Done.")])
-    chat, page, keys = begin(ada, actor, "Queue by keys", "work on")
+def test_queue_is_filled_changed_ordered_emptied_and_the_turn_stopped(ada: Visitor, script: ModelScript) -> None:
+    script.plays("work on", [Answer(text="Busy. "), script.cue(), Answer(text="Done.")])
+    chat, page, keys = begin(ada, script, "Queue by keys", "work on")
     expect(page.get_by_role("main")).to_contain_text("Busy.")
     for text in ("one", "two", "three", "four"):
         keys.type(text)
@@ -81,12 +83,12 @@ def test_queue_is_filled_changed_ordered_emptied_and_the_turn_stopped(ada: Visit
     keys.at(row(1, "Delete"))
 
     # Two of Escape stop, and the queue goes on with its first; the focus stays in the box.
-    actor.plays("three", [Answer(text="The third. "), actor.cue(), Answer(text="No end.")])
+    script.plays("three", [Answer(text="The third. "), script.cue(), Answer(text="No end.")])
     keys.to(composer(page))
     keys.press("Escape", "Escape")
     expect(page.get_by_role("main")).to_contain_text("The third.")
     keys.at(composer(page))
-    actor.plays("one, put better", Answer(text="Nothing is left."))
+    script.plays("one, put better", Answer(text="Nothing is left."))
     keys.do(row(0, "Send now"))
     expect(page.get_by_role("main")).to_contain_text("Nothing is left.")
     expect(queue(page)).to_have_count(0)
@@ -94,11 +96,11 @@ def test_queue_is_filled_changed_ordered_emptied_and_the_turn_stopped(ada: Visit
     ada.wait_for_rest(chat)
 
 
-def test_prompt_is_edited_and_sent_again_and_prompts_are_walked_through(ada: Visitor, actor: Actor) -> None:
-    _, page, keys = begin(ada, actor, "Edited by keys")
+def test_prompt_is_edited_and_sent_again_and_prompts_are_walked_through(ada: Visitor, script: ModelScript) -> None:
+    _, page, keys = begin(ada, script, "Edited by keys")
     feed = page.get_by_role("feed")
     expect(feed).to_contain_text("Understood.")
-    actor.plays("second prompt", Answer(text="Second answer. " * 300))
+    script.plays("second prompt", Answer(text="Second answer. " * 300))
     keys.type("second prompt")
     keys.press("Enter")
     expect(feed).to_contain_text("Second answer.")
@@ -127,7 +129,7 @@ def test_prompt_is_edited_and_sent_again_and_prompts_are_walked_through(ada: Vis
     keys.press("e")
     keys.at(composer(page))
     expect(composer(page)).to_have_value("second prompt")
-    actor.plays("third prompt", Answer(text="Third answer."))
+    script.plays("third prompt", Answer(text="Third answer."))
     keys.press("Control+a")
     keys.type("third prompt")
     keys.press("Enter")
@@ -137,11 +139,11 @@ def test_prompt_is_edited_and_sent_again_and_prompts_are_walked_through(ada: Vis
     keys.at(composer(page))
 
 
-def test_questions_approvals_and_cards_are_answered_opened_and_closed(ada: Visitor, actor: Actor) -> None:
+def test_questions_approvals_and_cards_are_answered_opened_and_closed(ada: Visitor, script: ModelScript) -> None:
     ada.ask("PATCH", "/me/settings", {"approval_rules": [{"tool": "list_templates", "action": "ask"}]})
     call = Answer(calls=[FakeCall("list_templates", "{}")])
-    actor.plays("may you", call, call, Answer(text="Thank you."))
-    _, page, keys = begin(ada, actor, "Cards by keys", "may you")
+    script.plays("may you", call, call, Answer(text="Thank you."))
+    _, page, keys = begin(ada, script, "Cards by keys", "may you")
     card = page.get_by_role("region", name="Approval")
     keys.do(card.get_by_role("button", name="Deny"))
     keys.at(card.get_by_role("textbox", name="Why not"))
@@ -167,7 +169,7 @@ def test_questions_approvals_and_cards_are_answered_opened_and_closed(ada: Visit
     keys.press("Space")
     expect(one).to_have_attribute("aria-expanded", "false")
 
-    actor.plays("ask me", Answer(calls=[FakeCall("ask_user_question", QUESTIONS)]))
+    script.plays("ask me", Answer(calls=[FakeCall("ask_user_question", QUESTIONS)]))
     keys.do(page.get_by_role("button", name="Plan", exact=True))
     keys.to(composer(page))
     keys.type("ask me")
@@ -196,8 +198,8 @@ def test_questions_approvals_and_cards_are_answered_opened_and_closed(ada: Visit
     expect(form.get_by_role("radio")).to_have_count(0)
 
 
-def test_files_are_attached_removed_sent_and_looked_at(ada: Visitor, actor: Actor) -> None:
-    _, page, keys = begin(ada, actor, "Files by keys")
+def test_files_are_attached_removed_sent_and_looked_at(ada: Visitor, script: ModelScript) -> None:
+    _, page, keys = begin(ada, script, "Files by keys")
     files = page.get_by_role("list", name="Attachments")
     # From now on choosers are the test's: a key that comes together with that wish is sometimes quicker.
     page.on("filechooser", lambda _: None)
@@ -238,8 +240,8 @@ def test_files_are_attached_removed_sent_and_looked_at(ada: Visitor, actor: Acto
     keys.at(picture)
 
 
-def test_models_workspaces_and_the_panel_are_chosen_and_left(ada: Visitor, actor: Actor) -> None:
-    _, page, keys = begin(ada, actor, "Panel by keys")
+def test_models_workspaces_and_the_panel_are_chosen_and_left(ada: Visitor, script: ModelScript) -> None:
+    _, page, keys = begin(ada, script, "Panel by keys")
 
     model = page.get_by_role("button", name=re.compile("^Model:"))
     keys.do(model)
@@ -279,9 +281,9 @@ def test_models_workspaces_and_the_panel_are_chosen_and_left(ada: Visitor, actor
     keys.somewhere()
 
 
-def test_everything_on_the_screens_of_a_chat_is_reached_and_shown_by_tab(visit: Visit, actor: Actor) -> None:
+def test_everything_on_the_screens_of_a_chat_is_reached_and_shown_by_tab(visit: Visit, script: ModelScript) -> None:
     ada = visit(reduced_motion="reduce")
-    chat, page, keys = begin(ada, actor, "Walked through")
+    chat, page, keys = begin(ada, script, "Walked through")
     expect(page.get_by_role("feed")).to_contain_text("Understood.")
     found = {}
     for path in (f"/c/{chat}?panel=info", "/", "/search?q=walked", "/usage"):
@@ -296,9 +298,9 @@ def test_everything_on_the_screens_of_a_chat_is_reached_and_shown_by_tab(visit: 
     assert found == {}
 
 
-def test_links_lead_past_the_list_and_page_keys_walk_from_row_to_row(ada: Visitor, actor: Actor) -> None:
-    actor.plays("walk", Answer(text="A step."))
-    _, page, keys = begin(ada, actor, "Walked by keys", "walk")
+def test_links_lead_past_the_list_and_page_keys_walk_from_row_to_row(ada: Visitor, script: ModelScript) -> None:
+    script.plays("walk", Answer(text="A step."))
+    _, page, keys = begin(ada, script, "Walked by keys", "walk")
     newest = page.get_by_role("feed").get_by_role("article").last
     expect(page.get_by_role("feed")).to_contain_text("A step.")
     expect(page.get_by_test_id("live")).to_have_count(0)

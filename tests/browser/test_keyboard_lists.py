@@ -8,7 +8,7 @@ from typing import Any
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.keyboard import Keys
-from tests.browser.model_script import Actor
+from tests.browser.model_script import ModelScript
 from tests.browser.visitor import PASSWORD, Visitor
 
 
@@ -16,11 +16,11 @@ def row(page: Page, title: str) -> Locator:
     return page.get_by_role("navigation", name="Chats").get_by_role("link", name=re.compile(f"^(Unread )?{title}"))
 
 
-def chats(visitor: Visitor, actor: Actor, *titles: str) -> list[Any]:
+def chats(visitor: Visitor, script: ModelScript, *titles: str) -> list[Any]:
     """Chats at rest; the last is the first of the list."""
     made = []
     for title in titles:
-        chat = visitor.chat("hello", title=title, model_config_id=actor.config(visitor))
+        chat = visitor.chat("hello", title=title, model_config_id=script.config(visitor))
         visitor.wait_for_rest(chat["id"])
         made.append(chat)
     return made
@@ -33,9 +33,11 @@ def choose(keys: Keys, page: Page, item: str) -> None:
     keys.press("Enter")
 
 
-def test_chats_are_opened_pinned_renamed_labelled_shared_archived_and_brought_back(ada: Visitor, actor: Actor) -> None:
+def test_chats_are_opened_pinned_renamed_labelled_shared_archived_and_brought_back(
+    ada: Visitor, script: ModelScript
+) -> None:
     ada.ask("POST", "/users", {"email": "kim@example.org", "username": "kim", "password": PASSWORD})
-    first, second, third = chats(ada, actor, "First by keys", "Second by keys", "Third by keys")
+    first, second, third = chats(ada, script, "First by keys", "Second by keys", "Third by keys")
     page, keys = ada.go("/"), Keys(ada)
     keys.do(row(page, "Second by keys"))
     page.wait_for_url(f"**/c/{second['id']}")
@@ -108,8 +110,8 @@ def test_chats_are_opened_pinned_renamed_labelled_shared_archived_and_brought_ba
     assert (renamed["title"], renamed["labels"]) == ("Second, renamed", {"kind": "test"})
 
 
-def test_filters_search_and_help_are_opened_used_and_left(ada: Visitor, actor: Actor) -> None:
-    (chat,) = chats(ada, actor, "Sought by keys")
+def test_filters_search_and_help_are_opened_used_and_left(ada: Visitor, script: ModelScript) -> None:
+    (chat,) = chats(ada, script, "Sought by keys")
     page, keys = ada.go("/usage"), Keys(ada)
     filters = page.get_by_role("button", name=re.compile("^Filter"))
     keys.do(filters)

@@ -10,7 +10,7 @@ from typing import Any
 
 from playwright.sync_api import expect
 
-from tests.browser.model_script import Actor
+from tests.browser.model_script import ModelScript
 from tests.browser.test_changes import make_project, wait
 from tests.browser.visitor import Visitor
 from tests.workspaces.agent.mcp.test_mcp import SERVER
@@ -26,12 +26,12 @@ def put(folder: Path, name: str, text: str) -> None:
 
 
 def test_servers_of_a_project_are_asked_about_one_by_one_and_a_changed_one_again(
-    ada: Visitor, actor: Actor, data_dir: Path
+    ada: Visitor, script: ModelScript, data_dir: Path
 ) -> None:
     workspace, folder = make_project(ada, data_dir)
     put(folder, "server.py", SERVER.read_text())
     put(folder, ".mcp.json", json.dumps({"mcpServers": {"a_long_one": LONG, "calc": CALC}}))
-    chat = ada.chat("hello", title="Servers", workspace_id=workspace["id"], model_config_id=actor.config(ada))
+    chat = ada.chat("hello", title="Servers", workspace_id=workspace["id"], model_config_id=script.config(ada))
     ada.wait_for_rest(chat["id"])
 
     def states() -> dict[str, Any]:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from playwright.sync_api import expect
 
 from tests.browser.conftest import Visit
-from tests.browser.model_script import Actor
+from tests.browser.model_script import ModelScript
 from tests.browser.visitor import PASSWORD, Visitor
 
 REASON = "Grace asked me to look, naïve €"
 
 
-def test_administrator_says_why_and_the_owner_sees_it(ada: Visitor, visit: Visit, actor: Actor) -> None:
+def test_administrator_says_why_and_the_owner_sees_it(ada: Visitor, visit: Visit, script: ModelScript) -> None:
     ada.ask("POST", "/users", {"email": "grace@example.org", "name": "Grace", "password": PASSWORD})
     grace = visit("grace@example.org")
-    chat = grace.chat("a secret of mine", title="Private", model_config_id=actor.config(ada))
+    chat = grace.chat("a secret of mine", title="Private", model_config_id=script.config(ada))
     grace.wait_for_rest(chat["id"])
     ada.allow("status of 403|WebSocket connection")
 

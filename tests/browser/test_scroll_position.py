@@ -6,8 +6,8 @@ from playwright.sync_api import Locator, Page, expect
 
 from rookery.testing.fake_completions import Answer
 from tests.browser.keyboard import Keys
-from tests.browser.model_script import Actor
-from tests.browser.stored_chats import END, RARE, Shelf
+from tests.browser.model_script import ModelScript
+from tests.browser.stored_chats import END, RARE, StoredChats
 from tests.browser.visitor import Visitor
 
 MOST_PX = 2
@@ -57,12 +57,12 @@ def scroll_up(page: Page, by: int) -> None:
 
 
 def test_text_under_the_eye_stays_while_the_answer_grows_and_the_end_is_one_press_away(
-    ada: Visitor, actor: Actor
+    ada: Visitor, script: ModelScript
 ) -> None:
-    cues = [actor.cue() for _ in range(2)]
+    cues = [script.cue() for _ in range(2)]
     told = [Answer(text=LONG.format(part)) for part in ("first", "second")]
-    actor.plays("at length", [told[0], cues[0], told[1], cues[1], Answer(text="The very end.")])
-    chat = ada.chat("at length", title="Read while it grows", model_config_id=actor.config(ada))
+    script.plays("at length", [told[0], cues[0], told[1], cues[1], Answer(text="The very end.")])
+    chat = ada.chat("at length", title="Read while it grows", model_config_id=script.config(ada))
     page, keys = ada.go(f"/c/{chat['id']}"), Keys(ada)
     main = page.get_by_role("main")
     expect(main.get_by_text("Paragraph first-49")).to_be_in_viewport()
@@ -91,7 +91,7 @@ def test_text_under_the_eye_stays_while_the_answer_grows_and_the_end_is_one_pres
     expect(main.get_by_text("The very end.")).to_be_in_viewport()
 
     # What is sent goes to the top of the view, and the answer grows below it.
-    actor.plays("and now", Answer(text="It grows below."))
+    script.plays("and now", Answer(text="It grows below."))
     keys.to(page.get_by_role("textbox", name="Message"))
     page.evaluate(LISTEN)
     keys.type("and now")
@@ -107,9 +107,9 @@ def test_text_under_the_eye_stays_while_the_answer_grows_and_the_end_is_one_pres
     assert page.evaluate("heard") == ["Agent is working", "It grows below."]
 
 
-def test_edit_elsewhere_leaves_rows_that_it_does_not_concern_where_they_are(ada: Visitor, shelf: Shelf) -> None:
+def test_edit_elsewhere_leaves_rows_that_it_does_not_concern_where_they_are(ada: Visitor, stored: StoredChats) -> None:
     title = "Edited elsewhere"
-    chat = shelf.chat(ada, title, messages=300)
+    chat = stored.chat(ada, title, messages=300)
     (found,) = ada.ask("GET", f"/chats/{chat}/search?q={RARE}")["items"]
     page = ada.go(f"/c/{chat}?m={found['message_id']}")
     row = page.get_by_role("feed").get_by_text("I saw a heron at 8.", exact=True)

@@ -6,7 +6,7 @@ import re
 
 from playwright.sync_api import expect
 
-from tests.browser.model_script import Actor
+from tests.browser.model_script import ModelScript
 from tests.browser.visitor import Visitor
 
 
@@ -22,8 +22,8 @@ def test_list_follows_what_happens_in_another_tab(ada: Visitor) -> None:
     expect(row).to_be_hidden()
 
 
-def test_archived_chat_comes_back_by_undo(ada: Visitor, actor: Actor) -> None:
-    chat = ada.chat("say hello", title="To be archived", model_config_id=actor.config(ada))
+def test_archived_chat_comes_back_by_undo(ada: Visitor, script: ModelScript) -> None:
+    chat = ada.chat("say hello", title="To be archived", model_config_id=script.config(ada))
     page = ada.go("/")
     row = page.get_by_role("link", name=re.compile("To be archived"))
     expect(row).to_be_visible()
@@ -47,8 +47,8 @@ def test_filters_live_in_the_address_and_lists_say_when_nothing_matches(ada: Vis
     assert "label" not in page.url
 
 
-def test_deleting_needs_the_title(ada: Visitor, actor: Actor) -> None:
-    chat = ada.chat("say hello", title="Gone for good", model_config_id=actor.config(ada))
+def test_deleting_needs_the_title(ada: Visitor, script: ModelScript) -> None:
+    chat = ada.chat("say hello", title="Gone for good", model_config_id=script.config(ada))
     ada.wait_for_rest(chat["id"])
     ada.ask("PATCH", f"/chats/{chat['id']}", {"archived": True})
     page = ada.go("/?archived=1")

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from playwright.sync_api import CDPSession, Page, expect
 
-from tests.browser.stored_chats import END, Shelf
+from tests.browser.stored_chats import END, StoredChats
 from tests.browser.visitor import Visitor
 
 MESSAGES = 5_000
@@ -56,9 +56,9 @@ READ_UP = """
 
 
 def test_chat_of_five_thousand_messages_opens_at_its_end_and_is_read_upwards_without_a_jump(
-    ada: Visitor, shelf: Shelf
+    ada: Visitor, stored: StoredChats
 ) -> None:
-    chat = shelf.chat(ada, "Very long", messages=MESSAGES)
+    chat = stored.chat(ada, "Very long", messages=MESSAGES)
     with working(ada.page) as opening:
         page = ada.go(f"/c/{chat}")
         end = page.get_by_text(f"{END} Very long")
@@ -81,9 +81,9 @@ def test_chat_of_five_thousand_messages_opens_at_its_end_and_is_read_upwards_wit
     assert typing[0] / len("as quick as in a short one") < MAX_KEY_MS
 
 
-def test_switching_between_chats_costs_little_and_leaves_nothing_behind(ada: Visitor, shelf: Shelf) -> None:
+def test_switching_between_chats_costs_little_and_leaves_nothing_behind(ada: Visitor, stored: StoredChats) -> None:
     titles = ("First of two", "Second of two")
-    chats = {title: shelf.chat(ada, title, messages=40) for title in titles}
+    chats = {title: stored.chat(ada, title, messages=40) for title in titles}
     page = ada.go(f"/c/{chats[titles[0]]}")
 
     def switch(times: int) -> None:
@@ -101,9 +101,9 @@ def test_switching_between_chats_costs_little_and_leaves_nothing_behind(ada: Vis
     assert heap_mb(page) - before < MAX_GROWTH_MB
 
 
-def test_answer_of_five_megabytes_is_shown_in_portions(ada: Visitor, shelf: Shelf) -> None:
+def test_answer_of_five_megabytes_is_shown_in_portions(ada: Visitor, stored: StoredChats) -> None:
     paragraph = "Words that **go on** and on, and `then` some more of them.\n\n"
-    chat = shelf.chat(ada, "Five megabytes", answer=paragraph * (5_000_000 // len(paragraph)))
+    chat = stored.chat(ada, "Five megabytes", answer=paragraph * (5_000_000 // len(paragraph)))
     page = ada.go(f"/c/{chat}")
 
     expect(page.get_by_text("4.7 MB more.")).to_be_in_viewport()

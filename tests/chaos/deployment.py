@@ -29,7 +29,7 @@ from rookery.store.models.providers import ProviderDraft
 from rookery.store.settings import settings
 from tests.chaos.database_watch import Watch, read_chat
 from tests.chaos.effect_server import Effects
-from tests.chaos.postgres_proxy import Door
+from tests.chaos.postgres_proxy import PostgresProxy
 from tests.chaos.processes import ReplicaProcess
 from tests.chaos.providers import KEY, Providers
 from tests.chaos.records import ChatRecord, Run
@@ -43,7 +43,7 @@ OPTIONS = {"fsync": "off", "full_page_writes": "off", "max_connections": "120", 
 
 
 @dataclass(kw_only=True)
-class Town:
+class Deployment:
     """`doors` is empty when replicas talk to the database directly."""
 
     seed: int
@@ -55,7 +55,7 @@ class Town:
     providers: Providers
     effects: Effects
     replicas: list[ReplicaProcess] = field(default_factory=list)
-    doors: list[Door] = field(default_factory=list)
+    doors: list[PostgresProxy] = field(default_factory=list)
     people: list[Person] = field(default_factory=list)
 
     def person(self, number: int) -> Person:
@@ -104,8 +104,8 @@ async def open_town(
     is_fast: bool,
     has_doors: bool,
     has_failures: bool = True,
-) -> AsyncIterator[Town]:
-    """A town over a migrated database. Whatever happens inside, no process of it is left."""
+) -> AsyncIterator[Deployment]:
+    """A deployment over a migrated database. Whatever happens inside, no process of it is left."""
     ring = new_key("chaos")
     async with AsyncExitStack() as stack:
         config = DatabaseConfig(database_url(), pool_api=12, pool_worker=2, application_name="people")
@@ -122,7 +122,7 @@ async def open_town(
             models = [await _model(conn, kind, url, ring=KeyRing.parse(ring)) for kind, url in urls.items()]
             # All at once: the limit of the deployment is another subject.
             await settings.write_setting(conn, "chats", value={"running_roots": 0})
-        town = Town(
+        deployment = Deployment(
             seed=seed,
             pool=pool,
             user=user,
@@ -135,17 +135,17 @@ async def open_town(
         for number in range(replicas):
             url = database_url()
             if has_doors:
-                door = Door(database_url, Random(f"{seed} door {number}"))
-                town.doors.append(await stack.enter_async_context(door.listening()))
-                url = door.url
+                proxy = PostgresProxy(database_url, Random(f"{seed} proxy {number}"))
+                deployment.doors.append(await stack.enter_async_context(proxy.listening()))
+                url = proxy.url
             orders = Orders(
                 number=number, database_url=url, effects_port=port, ring=ring, data_dir=str(folder), is_fast=is_fast
             )
             replica = ReplicaProcess(orders, folder / f"replica-{number}.log")
             stack.push_async_callback(replica.end)
-            town.replicas.append(replica)
-        await asyncio.gather(*(replica.start() for replica in town.replicas))
-        yield town
+            deployment.replicas.append(replica)
+        await asyncio.gather(*(replica.start() for replica in deployment.replicas))
+        yield deployment
 
 
 async def _model(conn: asyncpg.pool.PoolConnectionProxy, kind: str, url: str, *, ring: KeyRing) -> UUID:

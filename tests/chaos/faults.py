@@ -1,4 +1,4 @@
-"""What happens to a town: the faults of the schedule, one after the other, until enough processes were killed."""
+"""What happens to a deployment: the faults of the schedule, one after the other, until enough processes were killed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from rookery.store.db.embedded.server import EmbeddedServer
 from tests.chaos import deployment as towns
-from tests.chaos.deployment import Town
+from tests.chaos.deployment import Deployment
 from tests.chaos.postgres_proxy import Commit
 from tests.chaos.schedule import Fault, Strike, strikes
 
@@ -21,22 +21,22 @@ MOMENT_SECONDS = 1.5
 START_SECONDS = 5.0
 
 
-class Fire:
+class Faults:
     """`struck` counts the faults, `kills` the processes killed. `on_kill` hears of each kill."""
 
     def __init__(
-        self, town: Town, server: EmbeddedServer, *, on_kill: Callable[[int], None] = lambda kills: None
+        self, deployment: Deployment, server: EmbeddedServer, *, on_kill: Callable[[int], None] = lambda kills: None
     ) -> None:
-        self._town = town
+        self._town = deployment
         self._server = server
         self._on_kill = on_kill
-        self._rng = Random(f"{town.seed} fire")
+        self._rng = Random(f"{deployment.seed} fire")
         self._after: set[asyncio.Task[None]] = set()
         self._waiting_for: dict[int, asyncio.Event] = {}
         self.struck: Counter[str] = Counter()
         self.kills = 0
-        town.effects.on_effect = self._effect_happened
-        town.providers.on_request = self._model_asked
+        deployment.effects.on_effect = self._effect_happened
+        deployment.providers.on_request = self._model_asked
 
     async def rage(self, kills: int) -> None:
         """Until so many processes were killed. Afterwards everybody is up and nothing is held up any more."""
@@ -58,24 +58,24 @@ class Fire:
             await asyncio.gather(raging, *self._after, return_exceptions=True)
 
     async def _strike(self, strike: Strike) -> None:
-        town, number = self._town, strike.replica
+        deployment, number = self._town, strike.replica
         self.struck[strike.fault.name] += 1
         match strike.fault:
             case Fault.KILL:
                 await self._kill(number)
             case Fault.KILL_ALL:
-                await asyncio.gather(*(self._kill(each) for each in range(len(town.replicas))))
+                await asyncio.gather(*(self._kill(each) for each in range(len(deployment.replicas))))
             case Fault.KILL_BEFORE_COMMIT | Fault.KILL_AFTER_COMMIT:
                 fate = Commit.LOST if strike.fault is Fault.KILL_BEFORE_COMMIT else Commit.DONE
                 met = asyncio.Event()
 
                 def die() -> None:
-                    town.replicas[number].kill()
+                    deployment.replicas[number].kill()
                     met.set()
 
-                town.doors[number].meet_commit(fate, die)
+                deployment.doors[number].meet_commit(fate, die)
                 await self._moment(met)
-                town.doors[number].forget_commit()
+                deployment.doors[number].forget_commit()
                 await self._kill(number)
             case Fault.KILL_AT_EFFECT:
                 await self._moment(self._waiting_for.setdefault(number, asyncio.Event()))
@@ -87,11 +87,11 @@ class Fire:
             case Fault.SUSPEND:
                 self._later(self._suspended(strike))
             case Fault.CUT:
-                town.doors[number].cut(0.5, self._rng)
+                deployment.doors[number].cut(0.5, self._rng)
             case Fault.LOSE_COMMIT:
-                town.doors[number].meet_commit(Commit.LOST, _nothing)
+                deployment.doors[number].meet_commit(Commit.LOST, _nothing)
             case Fault.LOSE_COMMIT_ANSWER:
-                town.doors[number].meet_commit(Commit.DONE, _nothing)
+                deployment.doors[number].meet_commit(Commit.DONE, _nothing)
             case Fault.HANG:
                 self._later(self._held_up(strike))
             case Fault.RESTART_DATABASE:

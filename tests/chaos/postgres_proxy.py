@@ -1,4 +1,4 @@
-"""A door between a replica and PostgreSQL: it cuts connections, hangs, loses commits, and garbles notifications.
+"""A proxy between a replica and PostgreSQL: it cuts connections, hangs, loses commits, and garbles notifications.
 
 PostgreSQL's messages are a byte, a length and a body. On the connection that listens, notifications (`A`) are taken out
 of the stream and dropped, repeated, or held back behind others; everything else passes as it came.
@@ -27,7 +27,7 @@ class Commit(Enum):
     DONE = "it happens, and nobody hears of it"
 
 
-class Door:
+class PostgresProxy:
     """One replica's way to the database. `rng=None` leaves notifications alone."""
 
     def __init__(self, database_url: Callable[[], str], rng: Random | None = None) -> None:
@@ -46,7 +46,7 @@ class Door:
         return f"postgresql://{parts.username}@127.0.0.1:{self._port}{parts.path}?sslmode=disable"
 
     @asynccontextmanager
-    async def listening(self) -> AsyncIterator[Door]:
+    async def listening(self) -> AsyncIterator[PostgresProxy]:
         server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         self._port = server.sockets[0].getsockname()[1]
         try:

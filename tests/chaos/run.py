@@ -1,4 +1,4 @@
-"""A chaos run: people talk to a town on fire, then everything is judged. `python -m tests.chaos.run --help`."""
+"""A chaos run: people talk to a deployment on fire, then everything is judged. `python -m tests.chaos.run --help`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pathlib import Path
 
 from rookery.telemetry import log
 from tests.chaos import invariants
-from tests.chaos.deployment import Town, database_server, open_town
-from tests.chaos.faults import Fire
+from tests.chaos.deployment import Deployment, database_server, open_town
+from tests.chaos.faults import Faults
 from tests.chaos.schedule import script_of
 
 REPLICAS = 3
@@ -44,29 +44,29 @@ async def chaos(folder: Path, *, seed: int, kills: int, chats: int, say: Progres
     say(f"seed {seed}")
     async with (
         database_server(folder) as server,
-        open_town(lambda: server.url, folder, seed=seed, replicas=REPLICAS, is_fast=True, has_doors=True) as town,
+        open_town(lambda: server.url, folder, seed=seed, replicas=REPLICAS, is_fast=True, has_doors=True) as deployment,
     ):
         started = time.monotonic()
 
         def told(killed: int) -> None:
             if killed % 25 == 0 or killed == kills:
-                say(f"{killed} of {kills} kills, {len(town.people)} chats, {time.monotonic() - started:.0f} s")
+                say(f"{killed} of {kills} kills, {len(deployment.people)} chats, {time.monotonic() - started:.0f} s")
 
-        fire = Fire(town, server, on_kill=told)
+        fire = Faults(deployment, server, on_kill=told)
         is_over = asyncio.Event()
         numbers = count()
         async with fire.burning(kills) as raging:
-            crowd = [asyncio.create_task(_live(town, numbers, is_over)) for _ in range(chats)]
+            crowd = [asyncio.create_task(_live(deployment, numbers, is_over)) for _ in range(chats)]
             try:
                 _, endless = await asyncio.wait([raging], timeout=KILL_SECONDS * (kills + 10))
                 if endless:
-                    up = [replica.is_up for replica in town.replicas]
+                    up = [replica.is_up for replica in deployment.replicas]
                     raise TimeoutError(f"{fire.kills} kills, then nothing; replicas up: {up}; struck: {fire.struck}")
                 raging.result()
                 is_over.set()
                 calm = time.monotonic()
                 _, late = await asyncio.wait(crowd, timeout=SETTLE_SECONDS)
-                stuck = [f"still at work after {SETTLE_SECONDS:g} s: {chat}" for chat in town.watch.unrested()]
+                stuck = [f"still at work after {SETTLE_SECONDS:g} s: {chat}" for chat in deployment.watch.unrested()]
                 settled = time.monotonic() - calm
                 for person in crowd:
                     if person.done():
@@ -75,7 +75,7 @@ async def chaos(folder: Path, *, seed: int, kills: int, chats: int, say: Progres
                 for person in crowd:
                     person.cancel()
                 await asyncio.gather(*crowd, return_exceptions=True)
-        run = await town.record(database_crashes=fire.struck["RESTART_DATABASE"])
+        run = await deployment.record(database_crashes=fire.struck["RESTART_DATABASE"])
         return Outcome(
             faults=[*(stuck if late else []), *invariants.find_faults(run)],
             kills=fire.kills,
@@ -86,13 +86,13 @@ async def chaos(folder: Path, *, seed: int, kills: int, chats: int, say: Progres
         )
 
 
-async def _live(town: Town, numbers: Iterator[int], is_over: asyncio.Event) -> None:
+async def _live(deployment: Deployment, numbers: Iterator[int], is_over: asyncio.Event) -> None:
     """One chat after the other, and at least one."""
     while True:
         number = next(numbers)
-        person = town.person(number)
-        await person.follow(script_of(town.seed, number))
-        town.watch.forget(person.chat_id)
+        person = deployment.person(number)
+        await person.follow(script_of(deployment.seed, number))
+        deployment.watch.forget(person.chat_id)
         if is_over.is_set():
             return
 

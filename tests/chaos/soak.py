@@ -25,7 +25,7 @@ from uuid import UUID
 
 import uvloop
 from benchmarks import _agent_house
-from benchmarks._stream_house import House, open_house, resident_kib
+from benchmarks._stream_house import ReplicaRig, open_house, resident_kib
 
 from rookery.runtime.cache import CHAT_SECONDS
 from rookery.store.db import migrate
@@ -44,8 +44,8 @@ GROWTH_BUDGET_MIB, REST_BUDGET_MIB = 20.0, 40.0
 
 
 class Soak:
-    def __init__(self, house: House, rng: Random) -> None:
-        self._house = house
+    def __init__(self, rig: ReplicaRig, rng: Random) -> None:
+        self._house = rig
         self._rng = rng
         self.turns: Counter[int] = Counter()
 
@@ -105,8 +105,8 @@ def _message(model: UUID) -> dict[str, Any]:
     return {"content": [{"type": "text", "text": "Tell me more."}], "model_config_id": str(model)}
 
 
-async def soak(house: House, options: argparse.Namespace) -> int:
-    run = Soak(house, Random(options.seed))
+async def soak(rig: ReplicaRig, options: argparse.Namespace) -> int:
+    run = Soak(rig, Random(options.seed))
     began = time.monotonic()
     until = began + options.minutes * 60
     lines: list[float] = []
@@ -149,9 +149,9 @@ async def main(options: argparse.Namespace) -> int:
             await migrate.migrate(DatabaseConfig(server.url))
             async with (
                 _agent_house.serving() as base,
-                open_house(Path(folder), server.url, base) as house,
+                open_house(Path(folder), server.url, base) as rig,
             ):
-                return await soak(house, options)
+                return await soak(rig, options)
         finally:
             await server.stop()
 

@@ -1,4 +1,4 @@
-"""The door in front of PostgreSQL: notifications are dropped, repeated and reordered, and nothing else is touched."""
+"""The proxy in front of PostgreSQL: notifications are dropped, repeated and reordered, and nothing else is touched."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from random import Random
 import asyncpg
 import pytest
 
-from tests.chaos.postgres_proxy import Commit, Door, Garbler
+from tests.chaos.postgres_proxy import Commit, Garbler, PostgresProxy
 from tests.eventually import until
 
 
@@ -53,19 +53,19 @@ def test_messages_survive_any_cut_of_the_stream(cut: int) -> None:
 async def test_lost_commit_is_rolled_back_and_a_done_one_is_not(database_url: str) -> None:
     direct = await asyncpg.connect(database_url)
     await direct.execute("CREATE TABLE kept (fate text)")
-    async with Door(lambda: database_url).listening() as door:
+    async with PostgresProxy(lambda: database_url).listening() as proxy:
         for fate in Commit:
             met = asyncio.Event()
-            conn = await asyncpg.connect(door.url)
+            conn = await asyncpg.connect(proxy.url)
             await conn.execute("BEGIN")
             await conn.execute("INSERT INTO kept VALUES ($1)", fate.name)
-            door.meet_commit(fate, met.set)
+            proxy.meet_commit(fate, met.set)
 
             with pytest.raises((OSError, asyncpg.PostgresError, asyncpg.InterfaceError)):
                 await conn.execute("COMMIT")
 
             assert met.is_set()
-            assert not door.forget_commit()
+            assert not proxy.forget_commit()
     try:
         await until(lambda: direct.fetchval("SELECT count(*) = 1 FROM kept"))
         assert await direct.fetchval("SELECT fate FROM kept") == Commit.DONE.name
@@ -74,24 +74,24 @@ async def test_lost_commit_is_rolled_back_and_a_done_one_is_not(database_url: st
 
 
 async def test_shut_door_lets_nothing_through_until_it_opens(database_url: str) -> None:
-    async with Door(lambda: database_url).listening() as door:
-        conn = await asyncpg.connect(door.url)
-        door.shut()
+    async with PostgresProxy(lambda: database_url).listening() as proxy:
+        conn = await asyncpg.connect(proxy.url)
+        proxy.shut()
         answer = asyncio.create_task(conn.fetchval("SELECT 1"))
         done, _ = await asyncio.wait([answer], timeout=0.05)
         assert not done
 
-        door.open()
+        proxy.open()
 
         assert await answer == 1
         await conn.close()
 
 
 async def test_cut_breaks_all_connections(database_url: str) -> None:
-    async with Door(lambda: database_url).listening() as door:
-        conn = await asyncpg.connect(door.url)
+    async with PostgresProxy(lambda: database_url).listening() as proxy:
+        conn = await asyncpg.connect(proxy.url)
 
-        door.cut()
+        proxy.cut()
 
         with pytest.raises((OSError, asyncpg.PostgresError, asyncpg.InterfaceError)):
             await conn.fetchval("SELECT 1")

@@ -16,7 +16,7 @@ from uuid import UUID
 import pytest
 
 from rookery.domain.chat.transitions import BusyBehavior
-from tests.chaos.deployment import Town, open_town
+from tests.chaos.deployment import Deployment, open_town
 from tests.chaos.plans import Plan
 from tests.chaos.processes import ReplicaProcess
 from tests.chaos.records import Accepted, ChatRecord
@@ -28,141 +28,141 @@ AGE_LEASES = "UPDATE chat_heartbeats SET heartbeat_at = heartbeat_at - lease_ttl
 
 
 @pytest.fixture
-async def town(database_url: str, tmp_path: Path) -> AsyncIterator[Town]:
+async def deployment(database_url: str, tmp_path: Path) -> AsyncIterator[Deployment]:
     async with open_town(
         lambda: database_url, tmp_path, seed=1, replicas=2, is_fast=False, has_doors=False, has_failures=False
-    ) as town:
-        yield town
+    ) as deployment:
+        yield deployment
 
 
-async def ask(town: Town, plan: Plan, number: int = 0) -> UUID:
-    person = town.person(number)
+async def ask(deployment: Deployment, plan: Plan, number: int = 0) -> UUID:
+    person = deployment.person(number)
     await person.say(str(plan), BusyBehavior.QUEUE)
     person.accepted.append(Accepted(str(person.chat_id), plan.name))
     return person.chat_id
 
 
-async def owner_of(town: Town, chat_id: UUID) -> ReplicaProcess:
-    owner = await town.owner(chat_id)
+async def owner_of(deployment: Deployment, chat_id: UUID) -> ReplicaProcess:
+    owner = await deployment.owner(chat_id)
     assert owner is not None
     return owner
 
 
-async def rest(town: Town, chat_id: UUID) -> None:
+async def rest(deployment: Deployment, chat_id: UUID) -> None:
     async with asyncio.timeout(REST_SECONDS):
-        await town.watch.until_rest(chat_id)
+        await deployment.watch.until_rest(chat_id)
 
 
 def words(chat: ChatRecord) -> list[str]:
     return [row.text for row in chat.rows if row.role == "assistant" and row.text]
 
 
-async def test_next_attempt_starts_within_three_seconds_of_the_owners_death(town: Town) -> None:
+async def test_next_attempt_starts_within_three_seconds_of_the_owners_death(deployment: Deployment) -> None:
     took = []
     for number in range(3):
         key = f"c{number}m0-end"
-        gate = town.providers.gates[key] = asyncio.Event()
-        chat_id = await ask(town, Plan(f"c{number}m0"), number)
-        await town.providers.until_asked(key)
-        owner = await owner_of(town, chat_id)
+        gate = deployment.providers.gates[key] = asyncio.Event()
+        chat_id = await ask(deployment, Plan(f"c{number}m0"), number)
+        await deployment.providers.until_asked(key)
+        owner = await owner_of(deployment, chat_id)
 
         killed_at = time.monotonic()
         owner.kill()
-        taken_at = await town.providers.until_asked(key, times=2)
+        taken_at = await deployment.providers.until_asked(key, times=2)
         gate.set()
 
         took.append(taken_at - killed_at)
-        await rest(town, chat_id)
-        chat = await town.read(chat_id)
+        await rest(deployment, chat_id)
+        chat = await deployment.read(chat_id)
         assert (chat.status, len(words(chat))) == ("waiting", 1)
         await owner.start()
     print("taken over after", *(f"{seconds:.2f} s" for seconds in took))
     assert median(took) <= TAKEOVER_SECONDS
 
 
-async def test_all_chats_of_a_dead_owner_go_on_within_three_seconds(town: Town) -> None:
+async def test_all_chats_of_a_dead_owner_go_on_within_three_seconds(deployment: Deployment) -> None:
     took: list[float] = []
     for first in (0, 12, 24):
-        took.append(await take_all_over(town, range(first, first + 12)))
+        took.append(await take_all_over(deployment, range(first, first + 12)))
         if took[-1] <= TAKEOVER_SECONDS:
             break  # a machine that was busy with something else gets another chance
     print("taken over after", *(f"{seconds:.2f} s" for seconds in took))
     assert min(took) <= TAKEOVER_SECONDS
 
 
-async def take_all_over(town: Town, numbers: range) -> float:
+async def take_all_over(deployment: Deployment, numbers: range) -> float:
     """Kill the owner of some new chats; how long until the last of its chats is asked for again."""
     plans = [Plan(f"c{number}m0") for number in numbers]
     for plan in plans:
-        town.providers.gates[f"{plan.name}-end"] = asyncio.Event()
-    chats = [await ask(town, plan, number) for number, plan in zip(numbers, plans, strict=True)]
+        deployment.providers.gates[f"{plan.name}-end"] = asyncio.Event()
+    chats = [await ask(deployment, plan, number) for number, plan in zip(numbers, plans, strict=True)]
     for plan in plans:
-        await town.providers.until_asked(f"{plan.name}-end")
-    owner = await owner_of(town, chats[0])
-    orphans = [plan for plan, chat_id in zip(plans, chats, strict=True) if await town.owner(chat_id) is owner]
+        await deployment.providers.until_asked(f"{plan.name}-end")
+    owner = await owner_of(deployment, chats[0])
+    orphans = [plan for plan, chat_id in zip(plans, chats, strict=True) if await deployment.owner(chat_id) is owner]
 
     killed_at = time.monotonic()
     owner.kill()
-    taken_at = max([await town.providers.until_asked(f"{plan.name}-end", times=2) for plan in orphans])
+    taken_at = max([await deployment.providers.until_asked(f"{plan.name}-end", times=2) for plan in orphans])
 
     for plan in plans:
-        town.providers.gates[f"{plan.name}-end"].set()
+        deployment.providers.gates[f"{plan.name}-end"].set()
     for chat_id in chats:
-        await rest(town, chat_id)
+        await rest(deployment, chat_id)
     await owner.start()
     return taken_at - killed_at
 
 
-async def test_process_that_was_suspended_in_an_answer_commits_nothing_and_leaves(town: Town) -> None:
-    first = town.providers.gates["c0m0-end"] = asyncio.Event()
-    chat_id = await ask(town, Plan("c0m0"))
-    await town.providers.until_asked("c0m0-end")
-    late = await owner_of(town, chat_id)
+async def test_process_that_was_suspended_in_an_answer_commits_nothing_and_leaves(deployment: Deployment) -> None:
+    first = deployment.providers.gates["c0m0-end"] = asyncio.Event()
+    chat_id = await ask(deployment, Plan("c0m0"))
+    await deployment.providers.until_asked("c0m0-end")
+    late = await owner_of(deployment, chat_id)
     late.send(signal.SIGSTOP)
-    second = town.providers.gates["c0m0-end"] = asyncio.Event()
-    await town.pool.execute(AGE_LEASES, chat_id)
-    await town.providers.until_asked("c0m0-end", times=2)
+    second = deployment.providers.gates["c0m0-end"] = asyncio.Event()
+    await deployment.pool.execute(AGE_LEASES, chat_id)
+    await deployment.providers.until_asked("c0m0-end", times=2)
 
     # The other one is in the middle of the same step: only the fence tells the two apart.
     first.set()
-    await resume_and_find_nothing_changed(town, chat_id, late)
+    await resume_and_find_nothing_changed(deployment, chat_id, late)
 
     second.set()
-    await rest(town, chat_id)
-    assert len(words(await town.read(chat_id))) == 1
+    await rest(deployment, chat_id)
+    assert len(words(await deployment.read(chat_id))) == 1
 
 
-async def test_process_that_was_suspended_in_a_tool_commits_nothing_and_leaves(town: Town) -> None:
-    effect = town.effects.gates["c0m0-0-0"] = asyncio.Event()
-    answer = town.providers.gates["c0m0-end"] = asyncio.Event()
-    chat_id = await ask(town, Plan("c0m0", (("post",),)))
-    await until(lambda: town.effects.done, timeout=REST_SECONDS)
-    late = await owner_of(town, chat_id)
+async def test_process_that_was_suspended_in_a_tool_commits_nothing_and_leaves(deployment: Deployment) -> None:
+    effect = deployment.effects.gates["c0m0-0-0"] = asyncio.Event()
+    answer = deployment.providers.gates["c0m0-end"] = asyncio.Event()
+    chat_id = await ask(deployment, Plan("c0m0", (("post",),)))
+    await until(lambda: deployment.effects.done, timeout=REST_SECONDS)
+    late = await owner_of(deployment, chat_id)
     late.send(signal.SIGSTOP)
-    await town.pool.execute(AGE_LEASES, chat_id)
-    await town.providers.until_asked("c0m0-end")
+    await deployment.pool.execute(AGE_LEASES, chat_id)
+    await deployment.providers.until_asked("c0m0-end")
 
     effect.set()  # the result waits in the socket of the suspended process
-    await resume_and_find_nothing_changed(town, chat_id, late)
+    await resume_and_find_nothing_changed(deployment, chat_id, late)
 
     answer.set()
-    await rest(town, chat_id)
-    chat = await town.read(chat_id)
-    assert [effect.call_id for effect in town.effects.done] == ["c0m0-0-0"]
+    await rest(deployment, chat_id)
+    chat = await deployment.read(chat_id)
+    assert [effect.call_id for effect in deployment.effects.done] == ["c0m0-0-0"]
     # Whoever took over could not know what had become of the call.
     assert [result.is_error for row in chat.rows for result in row.results] == [True]
 
 
-async def resume_and_find_nothing_changed(town: Town, chat_id: UUID, late: ReplicaProcess) -> None:
+async def resume_and_find_nothing_changed(deployment: Deployment, chat_id: UUID, late: ReplicaProcess) -> None:
     """Until the process that comes back has understood that the chat is not its own any more."""
-    assert await town.owner(chat_id) not in (None, late)
-    before = await town.read(chat_id)
+    assert await deployment.owner(chat_id) not in (None, late)
+    before = await deployment.read(chat_id)
 
     late.send(signal.SIGCONT)
     # It hears of the takeover from hints that waited for it, and at the latest from its next beat.
     await until(lambda: has_no_runner(late), timeout=REST_SECONDS)
 
-    assert await town.read(chat_id) == before
+    assert await deployment.read(chat_id) == before
 
 
 async def has_no_runner(replica: ReplicaProcess) -> bool:

@@ -1,4 +1,4 @@
-"""Clients of a real server, over a cable that can be cut, with time in the hands of the test."""
+"""Clients of a real server, over a proxy that can be cut, with time in the hands of the test."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from rookery.domain.chat.parts import Text
 from rookery.live.part_buffer import Episode, EpisodeKey
 from rookery.store import machine
 from rookery.testing import FakeClock
-from tests.api.api_rig import House, Person
-from tests.faulty_proxy import Cable
+from tests.api.api_rig import ApiRig, Person
+from tests.faulty_proxy import FaultyProxy
 from tests.store.machine.machine_rig import Rig as MachineRig
 
 
 class Rig:
-    """`client` goes through `cable`, and its waits are on `clock`."""
+    """`client` goes through `proxy`, and its waits are on `clock`."""
 
-    def __init__(self, house: House, person: Person, chats: MachineRig) -> None:
-        self.house = house
+    def __init__(self, rig: ApiRig, person: Person, chats: MachineRig) -> None:
+        self.rig = rig
         self.person = person
         self.chats = chats
         self.clock = FakeClock()
-        self.cable = Cable(house.url)
+        self.proxy = FaultyProxy(rig.url)
         self.client = AsyncRookery()
         self._stack = AsyncExitStack()
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Rig]:
         async with self._stack:
-            await self._stack.enter_async_context(self.cable.laid())
+            await self._stack.enter_async_context(self.proxy.laid())
             self.client = await self.connect(self.person.token)
             yield self
 
@@ -46,7 +46,7 @@ class Rig:
         return UserActor(self.person.id, self.person.user.role, frozenset({Scope.ALL}))
 
     async def connect(self, token: str | None, **options: Any) -> AsyncRookery:
-        client = AsyncRookery(self.cable.url, token=token, clock=self.clock, rng=Random(1), **options)
+        client = AsyncRookery(self.proxy.url, token=token, clock=self.clock, rng=Random(1), **options)
         return await self._stack.enter_async_context(client)
 
     async def chat(self, *said: str) -> ChatId:
@@ -66,11 +66,11 @@ class Rig:
 
     async def attempt(self, chat_id: ChatId) -> Episode:
         runner_id = uuid4()
-        await self.chats.run(chat_id, machine.acquire, worker_id=self.house.replica.id, runner_id=runner_id)
+        await self.chats.run(chat_id, machine.acquire, worker_id=self.rig.replica.id, runner_id=runner_id)
         await self.chats.run(chat_id, machine.record_generation_attempt)
         chat = await self.load(chat_id)
         key = EpisodeKey(chat.id, chat.history_version, chat.generation_attempt)
-        return self.house.replica.worker.buffer.create_episode(key)
+        return self.rig.replica.worker.buffer.create_episode(key)
 
     async def say(self, chat_id: ChatId, words: str) -> None:
         await self.chats.commit(chat_id, NewMessage(role=Role.ASSISTANT, content=(Text(words),)))

@@ -8,25 +8,25 @@ from pathlib import Path
 import pytest
 
 from rookery.domain.access.rights import Role
-from tests.api.api_rig import House, Person, open_house
+from tests.api.api_rig import ApiRig, Person, open_house
 from tests.client.client_rig import Rig
 from tests.store.machine.machine_rig import Rig as MachineRig
 
 
 @pytest.fixture
-async def house(database_url: str, tmp_path: Path) -> AsyncIterator[House]:
+async def house(database_url: str, tmp_path: Path) -> AsyncIterator[ApiRig]:
     """Nobody works on its chats: they are where the tests have put them."""
     async with open_house(database_url, tmp_path) as opened:
         yield opened
 
 
 @pytest.fixture
-async def ada(house: House) -> Person:
+async def ada(house: ApiRig) -> Person:
     return await house.add("ada", role=Role.ADMIN)
 
 
 @pytest.fixture
-async def rig(house: House, ada: Person) -> AsyncIterator[Rig]:
+async def rig(house: ApiRig, ada: Person) -> AsyncIterator[Rig]:
     model = await house.add_model()
     machine = MachineRig(house.database.api, user=ada.id, model=model, worker=house.replica.id)
     machine.machine = house.replica.machine

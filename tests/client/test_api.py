@@ -14,7 +14,7 @@ from rookery.domain.access.rights import Role
 from rookery.llm.scripted import CallTool, Say, Step, When
 from rookery.llm.types import Call
 from rookery.store.people import first_admin
-from tests.api.api_rig import PASSWORD, House, Person, open_house
+from tests.api.api_rig import PASSWORD, ApiRig, Person, open_house
 from tests.eventually import until
 
 COLOUR = DynamicTool(
@@ -25,7 +25,7 @@ COLOUR = DynamicTool(
 
 
 @pytest.fixture
-async def house(database_url: str, tmp_path: Path) -> AsyncIterator[House]:
+async def rig(database_url: str, tmp_path: Path) -> AsyncIterator[ApiRig]:
     """Its worker answers."""
     async with open_house(database_url, tmp_path, takes_chats=True) as opened:
         await opened.add_model("echo")
@@ -33,8 +33,8 @@ async def house(database_url: str, tmp_path: Path) -> AsyncIterator[House]:
 
 
 @pytest.fixture
-async def client(house: House, ada: Person) -> AsyncIterator[AsyncRookery]:
-    async with AsyncRookery(house.url, token=ada.token) as client:
+async def client(rig: ApiRig, ada: Person) -> AsyncIterator[AsyncRookery]:
+    async with AsyncRookery(rig.url, token=ada.token) as client:
         yield client
 
 
@@ -52,9 +52,9 @@ async def test_prompt_is_run_to_its_answer(client: AsyncRookery) -> None:
     assert "hello there" in await client.chats.run("hello there")
 
 
-async def test_blocking_client_does_the_same(house: House, ada: Person) -> None:
+async def test_blocking_client_does_the_same(rig: ApiRig, ada: Person) -> None:
     def work() -> tuple[str, list[str], list[str]]:
-        with Rookery(house.url, token=ada.token) as client:
+        with Rookery(rig.url, token=ada.token) as client:
             said = client.chats.run("hello there")
             titles = [chat.title for chat in client.chats.iterate()]
             chat = client.chats.create("and again", title="Second")
@@ -72,8 +72,8 @@ async def test_blocking_client_does_the_same(house: House, ada: Person) -> None:
     assert roles == ["user", "assistant"]
 
 
-async def test_blocking_client_that_is_closed_says_so(house: House) -> None:
-    client = Rookery(house.url)
+async def test_blocking_client_that_is_closed_says_so(rig: ApiRig) -> None:
+    client = Rookery(rig.url)
     client.close()
     client.close()
 
@@ -294,9 +294,9 @@ def steps(call: Call) -> Sequence[Step]:
     return (When((Say("So it is green."),), tool_result="green", otherwise=(CallTool("pick_colour", {"why": "art"}),)),)
 
 
-async def test_tool_of_the_program_is_asked_for_and_answered(house: House, client: AsyncRookery) -> None:
-    model = await house.add_model("colours", name="scripts")
-    with house.replica.connector.scripts.registered("colours", steps):
+async def test_tool_of_the_program_is_asked_for_and_answered(rig: ApiRig, client: AsyncRookery) -> None:
+    model = await rig.add_model("colours", name="scripts")
+    with rig.replica.connector.scripts.registered("colours", steps):
         chat = await client.chats.create("which colour?", dynamic_tools=[COLOUR], model_config_id=model)
         async with client.chats.stream(chat.id) as live:
             with pytest.raises(errors.ActionRequired) as asked:
@@ -338,7 +338,7 @@ async def test_version_is_told(quiet: AsyncRookery) -> None:
     assert (version.api, version.stream_protocol) == (1, 1)
 
 
-async def test_https_at_a_server_without_tls_is_said_as_such(house: House) -> None:
-    async with AsyncRookery(house.url.replace("http:", "https:"), max_retries=0) as client:
+async def test_https_at_a_server_without_tls_is_said_as_such(rig: ApiRig) -> None:
+    async with AsyncRookery(rig.url.replace("http:", "https:"), max_retries=0) as client:
         with pytest.raises(errors.Unreachable, match="does not speak TLS; try http instead"):
             await client.me()

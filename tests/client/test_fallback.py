@@ -33,7 +33,7 @@ async def test_upgrade_that_is_swallowed_is_given_up_for_a_plain_stream(rig: Rig
     with socket.create_server(("127.0.0.1", 0)) as listening:
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         async with (
-            serving(rig.house.replica.application, listening, ws="none", log_level="critical"),
+            serving(rig.rig.replica.application, listening, ws="none", log_level="critical"),
             AsyncRookery(url, token=rig.person.token, clock=rig.clock, rng=Random(1)) as client,
         ):
             live = client.chats.stream(chat_id)

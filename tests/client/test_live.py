@@ -64,7 +64,7 @@ async def test_cut_connection_is_made_up_for_without_loss_or_repeat(rig: Rig, tr
         await follow(live, lambda: bool(preview(live)))
         last = live.state.last_message_id
 
-        rig.cable.cut()
+        rig.proxy.cut()
         following = asyncio.create_task(follow(live, lambda: live.state.status == "waiting"))
         await rig.clock.until_waiting("stream-retry")
         await rig.say(chat_id, "an answer")
@@ -77,7 +77,7 @@ async def test_cut_connection_is_made_up_for_without_loss_or_repeat(rig: Rig, tr
     assert 0.7 <= told["retry_in_seconds"] <= 1.3
     hello = next(event for change in changes for event in change.events if event["type"] == "hello")
     assert hello["resume"] == "delta"
-    assert f"after_id={last}".encode() in bytes(rig.cable.requests)
+    assert f"after_id={last}".encode() in bytes(rig.proxy.requests)
     assert texts(live) == ["hello", "an answer"]
 
 
@@ -88,8 +88,8 @@ async def test_preview_of_a_lost_connection_is_dropped_when_the_next_one_begins(
     async with rig.client.chats.stream(chat_id, transport=transport) as live:
         write(episode, "half ", "an answer")
         await follow(live, lambda: preview(live) == "half an answer")
-        rig.cable.cut()
-        following = asyncio.create_task(follow(live, lambda: rig.cable.connections == 2 and bool(preview(live))))
+        rig.proxy.cut()
+        following = asyncio.create_task(follow(live, lambda: rig.proxy.connections == 2 and bool(preview(live))))
         await rig.clock.fire("stream-retry")
         await following
         await follow(live, lambda: len(preview(live)) >= len("half an answer"))
@@ -103,13 +103,13 @@ async def test_waits_grow_up_to_ten_seconds_and_begin_anew_after_a_connection(ri
     async with rig.client.chats.stream(chat_id) as live:
         await follow(live, lambda: live.state.status == "waiting")
         following = asyncio.create_task(follow(live, lambda: False))
-        rig.cable.is_down = True
-        rig.cable.cut()
+        rig.proxy.is_down = True
+        rig.proxy.cut()
         waits = [await wait_and_fire(rig) for _ in range(6)]
-        rig.cable.is_down = False
+        rig.proxy.is_down = False
         before = await wait_and_fire(rig)
         await rig.clock.until_waiting("stream-silence")
-        rig.cable.cut()
+        rig.proxy.cut()
         first = await wait_and_fire(rig)
         following.cancel()
         await asyncio.wait([following])
@@ -133,13 +133,13 @@ async def test_server_that_is_silent_for_fifty_seconds_is_left(rig: Rig, transpo
 
     async with rig.client.chats.stream(chat_id, transport=transport) as live:
         await follow(live, lambda: live.state.status == "waiting")
-        rig.cable.hang()
-        following = asyncio.create_task(follow(live, lambda: rig.cable.connections == 2))
+        rig.proxy.hang()
+        following = asyncio.create_task(follow(live, lambda: rig.proxy.connections == 2))
         await rig.clock.until_waiting("stream-silence")
         assert rig.clock.waiting("stream-silence")[0].due - rig.clock.monotonic() == 50.0
         await rig.clock.fire("stream-silence")
         await rig.clock.until_waiting("stream-retry")
-        rig.cable.flow()
+        rig.proxy.flow()
         await rig.clock.fire("stream-retry")
         changes = await following
 
@@ -152,8 +152,8 @@ async def test_server_that_leaves_says_when_to_come_back(rig: Rig, transport: Tr
 
     async with rig.client.chats.stream(chat_id, transport=transport) as live:
         await follow(live, lambda: live.state.status == "waiting")
-        following = asyncio.create_task(follow(live, lambda: rig.cable.connections == 2))
-        await rig.house.replica.streams.sessions.goodbye()
+        following = asyncio.create_task(follow(live, lambda: rig.proxy.connections == 2))
+        await rig.rig.replica.streams.sessions.goodbye()
         await rig.clock.until_waiting("stream-retry")
         await rig.clock.fire("stream-retry")
         changes = await following
@@ -170,7 +170,7 @@ async def test_deleted_chat_ends_the_stream_for_good(rig: Rig, transport: Transp
     async with rig.client.chats.stream(chat_id, transport=transport) as live:
         await follow(live, lambda: live.state.status == "waiting")
         await rig.chats.run(chat_id, machine.set_archived, True)
-        await rig.house.replica.store.as_actor(rig.actor).chats.delete(chat_id)
+        await rig.rig.replica.store.as_actor(rig.actor).chats.delete(chat_id)
         with pytest.raises(errors.ChatDeleted) as caught:
             await follow(live, lambda: False)
 
@@ -183,7 +183,7 @@ async def test_token_that_ends_is_told_apart_from_a_lost_connection(rig: Rig, tr
 
     async with rig.client.chats.stream(chat_id, transport=transport) as live:
         await follow(live, lambda: live.state.status == "waiting")
-        store = rig.house.replica.store.as_actor(rig.actor)
+        store = rig.rig.replica.store.as_actor(rig.actor)
         (token,) = await store.tokens.list(rig.person.id)
         await store.tokens.delete(token.id)
         with pytest.raises(errors.LoggedOut):
@@ -216,7 +216,7 @@ async def test_edit_while_away_brings_the_history_anew(rig: Rig, transport: Tran
 
     async with rig.client.chats.stream(chat_id, transport=transport) as live:
         await follow(live, lambda: live.state.status == "waiting")
-        rig.cable.cut()
+        rig.proxy.cut()
         following = asyncio.create_task(follow(live, lambda: live.state.status == "running"))
         await rig.clock.until_waiting("stream-retry")
         first = MessageId(next(iter(live.state.messages)))
@@ -268,7 +268,7 @@ async def test_list_is_watched_over_lost_connections(rig: Rig) -> None:
         created = await anext(watch)
         while "status_change" not in created.kinds:
             created = await anext(watch)
-        rig.cable.cut()
+        rig.proxy.cut()
         lost = await anext(watch)
         coming = asyncio.ensure_future(anext(watch))
         await rig.clock.fire("stream-retry")
@@ -307,12 +307,12 @@ async def test_stream_that_is_closed_leaves_nothing_behind(rig: Rig, transport: 
             await live.wait_idle()
 
     await look()
-    await until(lambda: not rig.cable.is_used)
+    await until(lambda: not rig.proxy.is_used)
     tasks, files = len(asyncio.all_tasks()), len(os.listdir("/proc/self/fd"))
     for _ in range(10):
         await look()
 
-    await until(lambda: not rig.cable.is_used)
+    await until(lambda: not rig.proxy.is_used)
     await until(lambda: len(asyncio.all_tasks()) <= tasks and len(os.listdir("/proc/self/fd")) <= files)
 
 

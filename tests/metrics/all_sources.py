@@ -1,4 +1,4 @@
-"""Every source of metrics there is, real, around a house with one worker."""
+"""Every source of metrics there is, real, around a rig with one worker."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from rookery.stream.service import StreamParts, Streams
 from rookery.telemetry.http_stats import HttpStats
 from rookery.telemetry.loop_lag import LagMonitor
 from rookery.workspaces.stats import WorkspaceStats
-from tests.worker.worker_rig import House
+from tests.worker.worker_rig import WorkerRig
 
 
 @asynccontextmanager
-async def all_sources(house: House) -> AsyncIterator[Sources]:
+async def all_sources(rig: WorkerRig) -> AsyncIterator[Sources]:
     """What a replica hands to its metrics, with its loops running."""
     clock, rng, bus, replica_id = SystemClock(), Random(1), Bus(), uuid4()
-    database, worker = house.database, house.worker
+    database, worker = rig.database, rig.worker
     notifier = Notifier(database.worker, bus)
     listener = Listener(lambda: database.dedicated("listen"), bus, clock=clock, rng=rng)
     probe = NotifyProbe(notifier, bus, replica_id=replica_id, clock=clock)

@@ -20,7 +20,7 @@ from rookery.metrics.text import Kind
 from tests import scripted_tools
 from tests.eventually import until
 from tests.metrics.all_sources import all_sources
-from tests.worker.worker_rig import House, in_turn, open_house
+from tests.worker.worker_rig import WorkerRig, in_turn, open_house
 
 USAGE = Usage(input=1000, cache_read=200, cache_write=30, output=50, reasoning=20, total=1280, context_tokens=1000)
 OPENMETRICS_KIND = "application/openmetrics-text"
@@ -60,28 +60,28 @@ def script(*turns: Sequence[Step]) -> Script:
     return chosen
 
 
-async def work(house: House, hang: scripted_tools.ScriptedTool) -> ChatId:
+async def work(rig: WorkerRig, hang: scripted_tools.ScriptedTool) -> ChatId:
     """A turn with a retry, tools that exist and one that does not; another that is stopped; a summary; and jobs."""
-    await house.sql("UPDATE model_configs SET price_input = 3, price_output = 15 WHERE id = $1", house.model)
-    house.forget()
-    house.script = script(
+    await rig.sql("UPDATE model_configs SET price_input = 3, price_output = 15 WHERE id = $1", rig.model)
+    rig.forget()
+    rig.script = script(
         (Fail(ErrorKind.OVERLOADED),),
         (Count(USAGE), CallTool("echo"), CallTool("huge"), CallTool("invented_by_the_model")),
         (Count(USAGE), Say("done")),
         (CallTool("hang"),),
     )
-    chat_id = await house.ask("hello")
-    await house.rested(chat_id)
-    await house.send(chat_id, "and on")
+    chat_id = await rig.ask("hello")
+    await rig.rested(chat_id)
+    await rig.send(chat_id, "and on")
     await hang.started.wait()
-    await house.interrupt(chat_id)
-    await house.rested(chat_id)
-    await house.compact(chat_id)
-    await house.rested(chat_id)
-    await house.worker.leases.beat()
-    for job in house.worker.housekeeping.jobs:
-        await house.worker.housekeeping.run_once(job)
-    await house.worker.wait_idle()
+    await rig.interrupt(chat_id)
+    await rig.rested(chat_id)
+    await rig.compact(chat_id)
+    await rig.rested(chat_id)
+    await rig.worker.leases.beat()
+    for job in rig.worker.housekeeping.jobs:
+        await rig.worker.housekeeping.run_once(job)
+    await rig.worker.wait_idle()
     return chat_id
 
 
@@ -106,11 +106,11 @@ def touch(sources: Sources) -> None:
 async def test_every_family_has_a_sample_after_work(database_url: str) -> None:
     hang = scripted_tools.hanging("hang")
     tools = [scripted_tools.echo("echo"), scripted_tools.huge(3_000_000, "huge"), hang]
-    async with open_house(database_url, tools=tools) as house, all_sources(house) as sources:
+    async with open_house(database_url, tools=tools) as rig, all_sources(rig) as sources:
         assert sources.pubsub is not None
         assert sources.lag is not None
         probe, lag = sources.pubsub.probe, sources.lag
-        await work(house, hang)
+        await work(rig, hang)
         touch(sources)
         await until(lambda: probe.latency_seconds is not None and lag.measured.count)
 
@@ -169,20 +169,20 @@ def _check_models(found: Samples) -> None:
 
 async def test_runners_are_counted_by_what_they_are_at(database_url: str) -> None:
     hang = scripted_tools.hanging("hang")
-    async with open_house(database_url, tools=[hang], script=(CallTool("hang"),)) as house:
-        metrics = Metrics(Sources(build=Build("1", 1), worker=house.worker))
-        with_tool = await house.ask("hello")
+    async with open_house(database_url, tools=[hang], script=(CallTool("hang"),)) as rig:
+        metrics = Metrics(Sources(build=Build("1", 1), worker=rig.worker))
+        with_tool = await rig.ask("hello")
         await hang.started.wait()
         assert value(now(metrics), "runners", state="tools") == 1
 
-        house.script = (Say("well"), Wait(3600))
-        streaming = await house.ask("hello")
+        rig.script = (Say("well"), Wait(3600))
+        streaming = await rig.ask("hello")
         await until(lambda: value(now(metrics), "runners", state="streaming") == 1)
 
         for chat_id in (with_tool, streaming):
-            await house.interrupt(chat_id)
-            await house.rested(chat_id)
-        await house.worker.wait_idle()
+            await rig.interrupt(chat_id)
+            await rig.rested(chat_id)
+        await rig.worker.wait_idle()
         found = now(metrics)
         assert [number for _, number in found[f"{PREFIX}runners"]] == [0] * 5
 
@@ -190,18 +190,18 @@ async def test_runners_are_counted_by_what_they_are_at(database_url: str) -> Non
 async def test_runners_that_wait_are_told_apart(database_url: str) -> None:
     dynamic = '[{"name": "pick", "description": "", "input_schema": {"type": "object"}}]'
     script = (Fail(ErrorKind.OVERLOADED),)
-    async with open_house(database_url, script=script, retry=RetryPolicy()) as house:
-        metrics = Metrics(Sources(build=Build("1", 1), worker=house.worker))
-        failing = await house.ask("hello")
+    async with open_house(database_url, script=script, retry=RetryPolicy()) as rig:
+        metrics = Metrics(Sources(build=Build("1", 1), worker=rig.worker))
+        failing = await rig.ask("hello")
         await until(lambda: value(now(metrics), "runners", state="retry_wait") == 1)
 
-        house.script = (CallTool("pick"),)
-        asking = await house.ask("hello", dynamic_tools=dynamic)
+        rig.script = (CallTool("pick"),)
+        asking = await rig.ask("hello", dynamic_tools=dynamic)
         await until(lambda: value(now(metrics), "runners", state="requires_action") == 1)
 
         for chat_id in (failing, asking):
-            await house.interrupt(chat_id)
-            await house.rested(chat_id)
+            await rig.interrupt(chat_id)
+            await rig.rested(chat_id)
 
 
 @pytest.mark.parametrize("accept", ["", "*/*", "text/plain", "application/openmetrics-text;q=0", "garbage;;,"])
@@ -221,8 +221,8 @@ def test_openmetrics_is_for_whoever_names_it(accept: str) -> None:
 
 
 async def test_openmetrics_of_a_whole_replica_can_be_read(database_url: str) -> None:
-    async with open_house(database_url, script=(Say("hi"),)) as house, all_sources(house) as sources:
-        await house.rested(await house.ask("hello"))
+    async with open_house(database_url, script=(Say("hi"),)) as rig, all_sources(rig) as sources:
+        await rig.rested(await rig.ask("hello"))
         touch(sources)
 
         _, text = Metrics(sources).render(OPENMETRICS)
@@ -239,11 +239,11 @@ def test_what_has_no_source_is_not_exported() -> None:
 
 
 async def test_two_replicas_of_one_process_do_not_share_numbers(database_url: str) -> None:
-    async with open_house(database_url, script=(Say("hi"),), workers=2) as house:
-        await house.rested(await house.ask("hello"))
-        await house.worker.wait_idle()
+    async with open_house(database_url, script=(Say("hi"),), workers=2) as rig:
+        await rig.rested(await rig.ask("hello"))
+        await rig.worker.wait_idle()
 
-        both = [Metrics(Sources(build=Build("1", 1), worker=each.worker)) for each in house.replicas]
+        both = [Metrics(Sources(build=Build("1", 1), worker=each.worker)) for each in rig.replicas]
         turns = [value(now(each), "turns_total", outcome="complete") for each in both]
 
     assert sorted(turns) == [0, 1]

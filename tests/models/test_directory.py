@@ -25,14 +25,14 @@ from rookery.store.models.usage import KeySource
 from rookery.store.settings import settings
 from rookery.telemetry.redaction import SecretRegistry
 from rookery.testing.clock import FakeClock
-from tests.store.models.rows import KEY, RING, Nest, open_nest
+from tests.store.models.rows import KEY, RING, ModelRows, open_nest
 
 ENVIRON = {"ANTHROPIC_API_KEY": "env-key-0123456789"}
 
 
 class Rig:
-    def __init__(self, nest: Nest, pool: asyncpg.Pool) -> None:
-        self.nest = nest
+    def __init__(self, rows: ModelRows, pool: asyncpg.Pool) -> None:
+        self.rows = rows
         self.clock = FakeClock()
         self.bus = Bus()
         self.registry = SecretRegistry()
@@ -45,17 +45,17 @@ class Rig:
         return made
 
     async def user_key(self, user: UUID, provider_id: UUID, key: str) -> None:
-        await user_keys.put_user_key(self.nest.conn, user, provider_id=provider_id, api_key=SecretStr(key), ring=RING)
+        await user_keys.put_user_key(self.rows.conn, user, provider_id=provider_id, api_key=SecretStr(key), ring=RING)
 
     async def rename(self, model_config_id: UUID, name: str) -> None:
         patch = ModelConfigPatch(display_name=name)
-        await model_configs.update_model_config(self.nest.conn, model_config_id, patch=patch, by=None)
+        await model_configs.update_model_config(self.rows.conn, model_config_id, patch=patch, by=None)
 
 
 @pytest.fixture
 async def rig(database_url: str) -> AsyncIterator[Rig]:
-    async with open_nest(database_url) as nest, asyncpg.create_pool(database_url, min_size=1, max_size=2) as pool:
-        rig = Rig(nest, pool)
+    async with open_nest(database_url) as rows, asyncpg.create_pool(database_url, min_size=1, max_size=2) as pool:
+        rig = Rig(rows, pool)
         yield rig
         for directory in rig.made:
             await directory.close()
@@ -67,9 +67,9 @@ def ready(answer: ReadyModel | ProviderError) -> ReadyModel:
 
 
 async def test_call_gets_the_owners_key_then_the_central_one(rig: Rig) -> None:
-    provider = await rig.nest.provider(allow_user_key=True)
-    config = await rig.nest.config(provider)
-    with_key, without = await rig.nest.user(), await rig.nest.user()
+    provider = await rig.rows.provider(allow_user_key=True)
+    config = await rig.rows.config(provider)
+    with_key, without = await rig.rows.user(), await rig.rows.user()
     await rig.user_key(with_key, provider.id, "own-key-0123456789")
     directory = rig.directory()
 
@@ -81,9 +81,9 @@ async def test_call_gets_the_owners_key_then_the_central_one(rig: Rig) -> None:
 
 
 async def test_opened_keys_are_hidden_in_texts_and_absent_from_reprs(rig: Rig) -> None:
-    provider = await rig.nest.provider(allow_user_key=True)
-    config = await rig.nest.config(provider)
-    user = await rig.nest.user()
+    provider = await rig.rows.provider(allow_user_key=True)
+    config = await rig.rows.config(provider)
+    user = await rig.rows.user()
     await rig.user_key(user, provider.id, "own-key-0123456789")
     directory = rig.directory()
 
@@ -96,8 +96,8 @@ async def test_opened_keys_are_hidden_in_texts_and_absent_from_reprs(rig: Rig) -
 
 
 async def test_provider_is_told_users_apart_and_not_who_they_are_if_it_is_told_at_all(rig: Rig) -> None:
-    told = await rig.nest.config(await rig.nest.provider(options={"send_user_hash": True}))
-    untold = await rig.nest.config(await rig.nest.provider())
+    told = await rig.rows.config(await rig.rows.provider(options={"send_user_hash": True}))
+    untold = await rig.rows.config(await rig.rows.provider())
     users = [uuid4(), uuid4()]
 
     async def hash_of(config_id: UUID, user: UUID) -> str | None:
@@ -113,9 +113,9 @@ async def test_provider_is_told_users_apart_and_not_who_they_are_if_it_is_told_a
 
 
 async def test_key_of_the_environment_is_used_from_there(rig: Rig) -> None:
-    [provider_id] = await env_providers.ensure_env_providers(rig.nest.conn, ENVIRON)
-    provider = await providers.get_provider(rig.nest.conn, provider_id)
-    config = await rig.nest.config(provider, "claude-opus-5")
+    [provider_id] = await env_providers.ensure_env_providers(rig.rows.conn, ENVIRON)
+    provider = await providers.get_provider(rig.rows.conn, provider_id)
+    config = await rig.rows.config(provider, "claude-opus-5")
 
     model = ready(await rig.directory().for_generation(config.id, owner_id=uuid4()))
 
@@ -128,8 +128,8 @@ async def test_key_of_the_environment_is_used_from_there(rig: Rig) -> None:
 async def test_key_that_cannot_be_opened_counts_as_missing(
     rig: Rig, ring: KeyRing | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    provider = await rig.nest.provider()
-    config = await rig.nest.config(provider)
+    provider = await rig.rows.provider()
+    config = await rig.rows.config(provider)
     directory = rig.directory(ring)
 
     with caplog.at_level(logging.DEBUG, "rookery"):
@@ -143,7 +143,7 @@ async def test_key_that_cannot_be_opened_counts_as_missing(
 
 
 async def test_models_without_credentials_work_without_a_key(rig: Rig) -> None:
-    config = await rig.nest.config(await rig.nest.provider("scripted", key=None), "echo")
+    config = await rig.rows.config(await rig.rows.provider("scripted", key=None), "echo")
 
     model = ready(await rig.directory(None).for_generation(config.id, owner_id=uuid4()))
 
@@ -151,7 +151,7 @@ async def test_models_without_credentials_work_without_a_key(rig: Rig) -> None:
 
 
 async def test_change_is_visible_within_the_time_to_live_without_any_hint(rig: Rig) -> None:
-    config = await rig.nest.config(await rig.nest.provider())
+    config = await rig.rows.config(await rig.rows.provider())
     replicas = [rig.directory(), rig.directory()]
     for replica in replicas:
         await replica.snapshot()
@@ -165,7 +165,7 @@ async def test_change_is_visible_within_the_time_to_live_without_any_hint(rig: R
 
 @pytest.mark.parametrize("how", ["model", "provider", "resync"])
 async def test_hint_makes_a_change_visible_at_once(rig: Rig, how: str) -> None:
-    config = await rig.nest.config(await rig.nest.provider())
+    config = await rig.rows.config(await rig.rows.provider())
     directory = rig.directory()
     directory.follow(rig.bus)
     await directory.snapshot()
@@ -180,7 +180,7 @@ async def test_hint_makes_a_change_visible_at_once(rig: Rig, how: str) -> None:
 
 
 async def test_settings_are_cached_until_a_hint(rig: Rig) -> None:
-    user = await rig.nest.user()
+    user = await rig.rows.user()
     directory = rig.directory()
     directory.follow(rig.bus)
 
@@ -188,8 +188,8 @@ async def test_settings_are_cached_until_a_hint(rig: Rig) -> None:
         return [await directory.setting("models"), await directory.user_setting(user, "model_overrides")]
 
     assert await read() == [None, None]
-    await settings.write_setting(rig.nest.conn, "models", value={"general": None})
-    await settings.write_user_setting(rig.nest.conn, user, key="model_overrides", value={})
+    await settings.write_setting(rig.rows.conn, "models", value={"general": None})
+    await settings.write_user_setting(rig.rows.conn, user, key="model_overrides", value={})
     assert await read() == [None, None]
     for kind in ("settings", "user_prompt"):
         rig.bus.dispatch(ConfigHint(kind=kind))
@@ -198,13 +198,13 @@ async def test_settings_are_cached_until_a_hint(rig: Rig) -> None:
 
 
 async def test_disabled_and_deleted_things_end_a_turn_as_the_table_says(rig: Rig) -> None:
-    provider, other = await rig.nest.provider(), await rig.nest.provider()
-    default = await rig.nest.config(other, "default")
-    disabled = await rig.nest.config(other, "off", enabled=False)
-    deleted = await rig.nest.config(other, "gone")
-    orphan = await rig.nest.config(provider, "orphan")
-    await model_configs.delete_model_config(rig.nest.conn, deleted.id, by=None)
-    await providers.update_provider(rig.nest.conn, provider.id, patch=ProviderPatch(enabled=False), ring=RING)
+    provider, other = await rig.rows.provider(), await rig.rows.provider()
+    default = await rig.rows.config(other, "default")
+    disabled = await rig.rows.config(other, "off", enabled=False)
+    deleted = await rig.rows.config(other, "gone")
+    orphan = await rig.rows.config(provider, "orphan")
+    await model_configs.delete_model_config(rig.rows.conn, deleted.id, by=None)
+    await providers.update_provider(rig.rows.conn, provider.id, patch=ProviderPatch(enabled=False), ring=RING)
     directory = rig.directory()
 
     async def outcome(model_config_id: UUID) -> object:
@@ -217,9 +217,9 @@ async def test_disabled_and_deleted_things_end_a_turn_as_the_table_says(rig: Rig
 
 
 async def test_small_enabled_models_are_candidates_for_titles(rig: Rig) -> None:
-    provider = await rig.nest.provider()
-    await rig.nest.config(provider, "claude-opus-5")
-    small = await rig.nest.config(provider, "claude-haiku-4-5")
-    await rig.nest.config(provider, "claude-haiku-5-5", enabled=False)
+    provider = await rig.rows.provider()
+    await rig.rows.config(provider, "claude-opus-5")
+    small = await rig.rows.config(provider, "claude-haiku-4-5")
+    await rig.rows.config(provider, "claude-haiku-5-5", enabled=False)
 
     assert await rig.directory().title_candidates() == (small.id,)

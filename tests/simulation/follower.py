@@ -13,8 +13,8 @@ from rookery.client.reducer import Event, View
 from rookery.domain.chat.messages import ChatId
 from rookery.live.part_buffer import EpisodeKey
 from tests.eventually import until
-from tests.faulty_proxy import Cable
-from tests.simulation.replicas_rig import HastyClock, Town
+from tests.faulty_proxy import FaultyProxy
+from tests.simulation.replicas_rig import HastyClock, ReplicasRig
 from tests.stream.expected_view import difference, preview_of
 
 PATIENCE_SECONDS = 20.0
@@ -36,11 +36,11 @@ ORDER = (
 class Follower:
     """`line` is what lies between; `check` goes through everything that came since the last one."""
 
-    def __init__(self, town: Town, chat_id: ChatId, line: Cable, *, tail: int) -> None:
+    def __init__(self, rig: ReplicasRig, chat_id: ChatId, line: FaultyProxy, *, tail: int) -> None:
         self.chat_id = chat_id
         self.line = line
         self.state = View()
-        self._town = town
+        self._town = rig
         self._tail = tail
         self._unchecked: list[Change] = []
         # What was checked last.

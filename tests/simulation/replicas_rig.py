@@ -27,7 +27,7 @@ from rookery.runtime.clock import SystemClock
 from rookery.store import machine
 from rookery.store.db.hints import ChatHint, Hint
 from rookery.store.db.pubsub import Bus
-from tests.api.api_rig import House, Person, open_house
+from tests.api.api_rig import ApiRig, Person, open_house
 from tests.eventually import until
 from tests.store.machine.machine_rig import Rig as MachineRig
 from tests.store.machine.machine_rig import assistant
@@ -97,16 +97,16 @@ class Truth:
         return key_of(chat) if is_live and chat.generation_attempt else None
 
 
-class Town:
+class ReplicasRig:
     """`truths` holds every committed version of every chat, `said` the whole text of every episode.
 
     `told` counts the events that were checked against them, by type.
     """
 
-    def __init__(self, houses: list[House], person: Person, chats: MachineRig) -> None:
+    def __init__(self, houses: list[ApiRig], person: Person, chats: MachineRig) -> None:
         self.houses = houses
         self.person = person
-        self.ears = [Ear(house.replica.bus) for house in houses]
+        self.ears = [Ear(rig.replica.bus) for rig in houses]
         self.truths: dict[ChatId, dict[int, Truth]] = defaultdict(dict)
         self.said: dict[EpisodeKey, str] = defaultdict(str)
         self.told: Counter[str] = Counter()
@@ -116,7 +116,7 @@ class Town:
 
     @property
     def replicas(self) -> list[Replica]:
-        return [house.replica for house in self.houses]
+        return [rig.replica for rig in self.houses]
 
     # What people and workers do
 
@@ -228,7 +228,7 @@ def key_of(chat: Chat) -> EpisodeKey:
 
 
 @asynccontextmanager
-async def open_town(database_url: str, tmp_path: Path, *, replicas: int = 3) -> AsyncIterator[Town]:
+async def open_town(database_url: str, tmp_path: Path, *, replicas: int = 3) -> AsyncIterator[ReplicasRig]:
     async with AsyncExitStack() as stack:
         houses = [
             await stack.enter_async_context(open_house(database_url, tmp_path, clock=HastyClock()))
@@ -239,4 +239,4 @@ async def open_town(database_url: str, tmp_path: Path, *, replicas: int = 3) -> 
         model: UUID = await first.add_model()
         chats = MachineRig(first.database.api, user=person.id, model=model, worker=first.replica.id)
         chats.machine = first.replica.machine
-        yield Town(houses, person, chats)
+        yield ReplicasRig(houses, person, chats)

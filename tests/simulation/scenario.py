@@ -1,4 +1,4 @@
-"""A play in the town, act by act, as hypothesis chooses: what people and workers do, what goes wrong, what makes up."""
+"""A scenario over three replicas that hypothesis chooses step by step: user actions, faults, recovery."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from rookery.client.frames import Transport
 from rookery.domain.chat.messages import ChatId
-from tests.faulty_proxy import Cable
+from tests.faulty_proxy import FaultyProxy
 from tests.simulation.follower import Follower
-from tests.simulation.replicas_rig import Hearing, Town, open_town
+from tests.simulation.replicas_rig import Hearing, ReplicasRig, open_town
 
 # Chat, transport, and how much of the history it asks for.
 CLIENTS: tuple[tuple[int, Transport, int], ...] = (
@@ -67,11 +67,13 @@ ACTS = st.builds(
 )
 
 
-class Play:
+class Scenario:
     """`is_apart`: clients are at the first replica only, and never is it the owner of a chat."""
 
-    def __init__(self, town: Town, chats: Sequence[ChatId], followers: Sequence[Follower], *, is_apart: bool) -> None:
-        self._town = town
+    def __init__(
+        self, rig: ReplicasRig, chats: Sequence[ChatId], followers: Sequence[Follower], *, is_apart: bool
+    ) -> None:
+        self._town = rig
         self._chats = chats
         self._followers = followers
         self._is_apart = is_apart
@@ -152,47 +154,49 @@ class Play:
         return 1 + act.replica % 2 if self._is_apart else act.replica
 
 
-def url_of(town: Town, replica: int, *, is_apart: bool) -> str:
-    return town.houses[0 if is_apart else replica].url
+def url_of(rig: ReplicasRig, replica: int, *, is_apart: bool) -> str:
+    return rig.houses[0 if is_apart else replica].url
 
 
-async def play(town: Town, acts: Sequence[Act], *, is_apart: bool) -> None:
+async def scenario(rig: ReplicasRig, acts: Sequence[Act], *, is_apart: bool) -> None:
     """New chats and new clients, every act in turn, and all must agree at the end."""
-    town.mend()
-    chats = [await town.create() for _ in range(2)]
+    rig.mend()
+    chats = [await rig.create() for _ in range(2)]
     async with AsyncExitStack() as stack:
         followers = []
         for chat, transport, tail in CLIENTS:
-            line = await stack.enter_async_context(Cable(url_of(town, 0, is_apart=is_apart)).laid())
-            follower = Follower(town, chats[chat], line, tail=tail)
+            line = await stack.enter_async_context(FaultyProxy(url_of(rig, 0, is_apart=is_apart)).laid())
+            follower = Follower(rig, chats[chat], line, tail=tail)
             followers.append(await stack.enter_async_context(follower.following(transport)))
-        playing = Play(town, chats, followers, is_apart=is_apart)
+        playing = Scenario(rig, chats, followers, is_apart=is_apart)
         for act in acts:
             await playing.act(act)
-        await playing.settle(town.lose_listeners)
+        await playing.settle(rig.lose_listeners)
 
 
-def run_plays(town: Town, runner: asyncio.Runner, profile: settings, *, length: int, is_apart: bool = False) -> None:
+def run_plays(
+    rig: ReplicasRig, runner: asyncio.Runner, profile: settings, *, length: int, is_apart: bool = False
+) -> None:
     @profile
     @given(acts=st.lists(ACTS, min_size=length, max_size=length))
     def plays(acts: list[Act]) -> None:
-        runner.run(play(town, acts, is_apart=is_apart))
+        runner.run(scenario(rig, acts, is_apart=is_apart))
 
     plays()
 
 
 @contextmanager
-def running_town(database_url: str, tmp_path: Path, runner: asyncio.Runner) -> Iterator[Town]:
+def running_town(database_url: str, tmp_path: Path, runner: asyncio.Runner) -> Iterator[ReplicasRig]:
     """Opened and closed by one task of its own: what it holds belongs to a task."""
     stop = asyncio.Event()
-    opened: asyncio.Future[Town] = runner.get_loop().create_future()
+    opened: asyncio.Future[ReplicasRig] = runner.get_loop().create_future()
 
     async def host() -> None:
-        async with open_town(database_url, tmp_path) as town:
-            opened.set_result(town)
+        async with open_town(database_url, tmp_path) as rig:
+            opened.set_result(rig)
             await stop.wait()
 
-    async def town_of(hosting: asyncio.Task[None]) -> Town:
+    async def town_of(hosting: asyncio.Task[None]) -> ReplicasRig:
         hosting.add_done_callback(lambda _: opened.done() or opened.cancel())
         return await opened
 

@@ -17,7 +17,7 @@ from rookery.domain.access.rights import Scope
 from rookery.runtime.clock import SystemClock
 from rookery.store.people import tokens, users
 from rookery.store.people.users import UserDraft
-from tests.cli.serve.replicas_rig import FIRST, REST, Fleet, open_fleet
+from tests.cli.serve.replicas_rig import FIRST, REST, ReplicasRig, open_fleet
 from tests.eventually import until
 from tests.simulation.light_clients import Spectator, watching
 
@@ -30,10 +30,10 @@ async def test_clients_of_a_killed_replica_are_back_and_complete_within_five_sec
     database_url: str, tmp_path: Path
 ) -> None:
     """Measured against a loss that costs no replica, on the same machine: what is slow there is slow here."""
-    async with open_fleet(database_url, tmp_path, replicas=3) as fleet:
-        chats = [await start_chat(fleet, f"person{index}") for index in range(PEOPLE)]
+    async with open_fleet(database_url, tmp_path, replicas=3) as rig:
+        chats = [await start_chat(rig, f"person{index}") for index in range(PEOPLE)]
         crowd = [
-            Spectator(fleet.served.url, chat_id, token, rng=Random(index * EACH + n))
+            Spectator(rig.served.url, chat_id, token, rng=Random(index * EACH + n))
             for index, (chat_id, token) in enumerate(chats)
             for n in range(EACH)
         ]
@@ -44,18 +44,18 @@ async def test_clients_of_a_killed_replica_are_back_and_complete_within_five_sec
             served = Counter(each.replica_id for each in crowd)
             victim = max(served, key=lambda replica: served[replica])
             assert victim is not None
-            pids = await fleet.replicas()
+            pids = await rig.replicas()
             hit = [each for each in crowd if each.replica_id == victim]
             began = time.monotonic()
             os.kill(pids[victim], signal.SIGKILL)
             for chat_id, token in chats:
-                await send(fleet, chat_id, token)
+                await send(rig, chat_id, token)
             returned = await times_until_back(hit, began, not_by=victim)
             for each in crowd:
                 await until(lambda each=each: len(each.view.queue) == 1, timeout=WAIT_SECONDS)  # type: ignore[misc]
 
-            fleet.story.gate.set()
-            stored = {chat_id: await rest(fleet, chat_id) for chat_id, _ in chats}
+            rig.story.gate.set()
+            stored = {chat_id: await rest(rig, chat_id) for chat_id, _ in chats}
             await until(lambda: all(list(each.view.messages) == stored[each.chat_id] for each in crowd), timeout=30)
 
         print(
@@ -67,28 +67,28 @@ async def test_clients_of_a_killed_replica_are_back_and_complete_within_five_sec
         assert all(text_of(each).count(FIRST + REST) == 2 for each in crowd)
 
 
-async def start_chat(fleet: Fleet, name: str) -> tuple[UUID, str]:
+async def start_chat(rig: ReplicasRig, name: str) -> tuple[UUID, str]:
     """A chat of a new person's, whose answer waits for a word."""
     draft = UserDraft(email=f"{name}@example.test", username=name, name=name)
-    user = await users.create_user(fleet.database, draft, password_hash=None)
+    user = await users.create_user(rig.database, draft, password_hash=None)
     made = await tokens.create_token(
-        fleet.database, user.id, name="test", scopes=frozenset({Scope.ALL}), now=SystemClock().now()
+        rig.database, user.id, name="test", scopes=frozenset({Scope.ALL}), now=SystemClock().now()
     )
-    async with httpx2.AsyncClient(base_url=fleet.served.url, headers=bearer(made.secret), timeout=30.0) as http:
+    async with httpx2.AsyncClient(base_url=rig.served.url, headers=bearer(made.secret), timeout=30.0) as http:
         answer = await http.post("/api/v1/chats", json={"content": [{"type": "text", "text": "Tell me a story."}]})
     assert answer.status_code == 201, answer.text
     chat_id = UUID(answer.json()["id"])
-    await fleet.until_owned(chat_id)
+    await rig.until_owned(chat_id)
     return chat_id, made.secret
 
 
-async def send(fleet: Fleet, chat_id: UUID, token: str) -> None:
+async def send(rig: ReplicasRig, chat_id: UUID, token: str) -> None:
     """Another question, while the first is being answered; connections to the dead replica are lost, so try again."""
 
     async def is_sent() -> bool:
         body = {"content": [{"type": "text", "text": "And another one."}], "client_id": "the-second"}
         try:
-            async with httpx2.AsyncClient(base_url=fleet.served.url, headers=bearer(token), timeout=30.0) as http:
+            async with httpx2.AsyncClient(base_url=rig.served.url, headers=bearer(token), timeout=30.0) as http:
                 answer = await http.post(f"/api/v1/chats/{chat_id}/messages", json=body)
         except httpx2.TransportError:
             return False
@@ -98,15 +98,15 @@ async def send(fleet: Fleet, chat_id: UUID, token: str) -> None:
     await until(is_sent, timeout=WAIT_SECONDS)
 
 
-async def rest(fleet: Fleet, chat_id: UUID) -> list[int]:
+async def rest(rig: ReplicasRig, chat_id: UUID) -> list[int]:
     """The ids of all visible messages, once both questions are answered."""
 
     async def is_done() -> bool:
-        row = await fleet.database.fetchrow("SELECT status, queue_len FROM chats WHERE id = $1", chat_id)
+        row = await rig.database.fetchrow("SELECT status, queue_len FROM chats WHERE id = $1", chat_id)
         return row is not None and (row["status"], row["queue_len"]) == ("waiting", 0)
 
     await until(is_done, timeout=WAIT_SECONDS)
-    rows = await fleet.database.fetch(
+    rows = await rig.database.fetch(
         "SELECT id FROM chat_messages WHERE chat_id = $1 AND NOT deleted AND visibility <> 'model' ORDER BY id",
         chat_id,
     )

@@ -16,7 +16,7 @@ from rookery.stream.inbox import Registry
 from rookery.stream.outbox import Outbox
 from rookery.stream.viewer import StreamLoop
 from tests.simulation import follower
-from tests.simulation.replicas_rig import Ear, Town
+from tests.simulation.replicas_rig import Ear, ReplicasRig
 from tests.simulation.scenario import run_plays, running_town
 
 LENGTH = 50  # acts in a play
@@ -91,7 +91,7 @@ def test_client_that_resumes_at_the_wrong_message_is_noticed(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It says that it holds the newest message, as one would that keeps the last id of every answer it gets."""
-    towns: list[Town] = []
+    towns: list[ReplicasRig] = []
 
     def where(self: LiveChat) -> dict[str, Any]:
         chat_id = self._frames._path.split("/")[-2]
@@ -109,14 +109,14 @@ def expect(
     database_url: str,
     tmp_path: Path,
     *,
-    meet: Callable[[Town], None] = lambda _: None,
+    meet: Callable[[ReplicasRig], None] = lambda _: None,
 ) -> None:
     """Plays must fail, and one of them for this reason. A second try may go well, which hypothesis calls flaky."""
     patch.setattr(follower, "PATIENCE_SECONDS", PATIENCE_SECONDS)
-    with asyncio.Runner() as runner, running_town(database_url, tmp_path, runner) as town:
-        meet(town)
+    with asyncio.Runner() as runner, running_town(database_url, tmp_path, runner) as rig:
+        meet(rig)
         with pytest.raises((AssertionError, BaseExceptionGroup)) as failed:
-            run_plays(town, runner, PROFILE, length=LENGTH)
+            run_plays(rig, runner, PROFILE, length=LENGTH)
 
     assert any(symptom in line for line in told(failed.value)), told(failed.value)
 

@@ -27,7 +27,7 @@ from rookery.stream.service import Opened, Streams
 Event = dict[str, Any]
 
 
-class Door:
+class SocketServer:
     """`/chats/{id}/stream` and `/chats/watch`."""
 
     def __init__(self, streams: Streams) -> None:
@@ -149,7 +149,7 @@ class Refused(Exception):
 
 
 class Sockets:
-    """Connects clients to one door."""
+    """Connects clients to one server."""
 
     def __init__(self, path: Path, kind: str, session: aiohttp.ClientSession) -> None:
         self.path = path
@@ -189,7 +189,7 @@ class Sockets:
 @asynccontextmanager
 async def open_sockets(streams: Streams, path: Path, kind: str, **options: Any) -> AsyncIterator[Sockets]:
     with unix_socket(path) as listening:
-        async with serving(Door(streams), listening, **options):
+        async with serving(SocketServer(streams), listening, **options):
             connector = aiohttp.UnixConnector(path=str(path), limit=0)
             timeout = aiohttp.ClientTimeout(total=None)
             async with aiohttp.ClientSession(connector=connector, timeout=timeout, read_bufsize=2**24) as session:

@@ -11,7 +11,7 @@ import pytest
 from rookery.domain.access.rights import Role
 from rookery.runtime.clock import SystemClock
 from rookery.store.people import sessions
-from rookery.stream.access_check import ReadTeller, StandingCheck
+from rookery.stream.access_check import AccessCheck, ReadTeller
 from rookery.stream.access_monitor import Grant, Right
 from rookery.testing.clock import FakeClock
 from tests.store.people.accounts import person
@@ -60,7 +60,7 @@ async def test_rights_are_those_of_login_sharing_and_reason(rig: Rig) -> None:
         ),
     ]
 
-    found = await StandingCheck(rig.pool, clock=SystemClock())([grant for grant, _ in cases])
+    found = await AccessCheck(rig.pool, clock=SystemClock())([grant for grant, _ in cases])
 
     assert list(found) == [right for _, right in cases]
 
@@ -69,7 +69,7 @@ async def test_session_with_an_open_stream_does_not_end_for_want_of_requests(rig
     owner = rig.chats.user
     watched = await session_of(rig, owner, age=timedelta(hours=20))
     idle = await session_of(rig, owner, age=timedelta(hours=20))
-    check = StandingCheck(rig.pool, clock=FakeClock(NOW))
+    check = AccessCheck(rig.pool, clock=FakeClock(NOW))
 
     await check([Grant(user_id=owner, credential=watched)])
 
@@ -83,7 +83,7 @@ async def test_session_lasts_no_longer_than_any_other_for_being_watched_with(rig
     watched = await session_of(rig, owner, age=timedelta(hours=20))
     await rig.chats.sql("UPDATE sessions SET created_at = $1", NOW - sessions.LONGEST + timedelta(hours=6))
 
-    await StandingCheck(rig.pool, clock=FakeClock(NOW))([Grant(user_id=owner, credential=watched)])
+    await AccessCheck(rig.pool, clock=FakeClock(NOW))([Grant(user_id=owner, credential=watched)])
 
     assert await rig.pool.fetchval("SELECT expires_at FROM sessions") == NOW + timedelta(hours=6)
 

@@ -16,7 +16,7 @@ from rookery.server.request_timeouts import TimelyRequests
 from rookery.stream.outbox import MAX_FRAME_BYTES
 from tests.eventually import until
 from tests.store.machine.machine_rig import assistant
-from tests.stream.socket_clients import Door
+from tests.stream.socket_clients import SocketServer
 from tests.stream.stream_rig import Rig, open_rig, say
 from tests.stream.test_sockets import UPGRADE
 
@@ -58,7 +58,7 @@ async def test_what_waits_for_a_client_that_never_reads_is_bounded(rig: Rig, tmp
     server, waited = Server(), [0]
     fast = await rig.site.view(chat_id)
     with unix_socket(tmp_path / "door") as listening:
-        async with serving(Door(rig.site.streams), listening, ws=server.websocket, http=server.http):
+        async with serving(SocketServer(rig.site.streams), listening, ws=server.websocket, http=server.http):
             _, writer = await asyncio.open_unix_connection(tmp_path / "door", limit=1024)
             head = f"GET /chats/{chat_id}/stream?tail=1000 HTTP/1.1\r\nHost: x\r\nX-User: {uuid4()}\r\n"
             writer.write(f"{head}{upgrade}\r\n".encode())

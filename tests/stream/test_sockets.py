@@ -17,7 +17,7 @@ from rookery.server.listener import USER_TIMEOUT_MS, limit_unacknowledged, servi
 from rookery.stream import ws
 from tests.eventually import until
 from tests.store.machine.machine_rig import assistant
-from tests.stream.socket_clients import Door, EventStreamEnd, Refused, Sockets, open_sockets
+from tests.stream.socket_clients import EventStreamEnd, Refused, Sockets, SocketServer, open_sockets
 from tests.stream.stream_rig import Rig, Site, Viewer, leave, open_rig, say
 
 KINDS = ("websocket", "sse")
@@ -316,7 +316,7 @@ async def test_accepted_sockets_inherit_the_limit_of_the_kernel(rig: Rig) -> Non
     client.close()
     accepted.close()
     async with (
-        serving(Door(rig.site.streams), listening),
+        serving(SocketServer(rig.site.streams), listening),
         connect(
             f"ws://127.0.0.1:{port}/chats/{chat_id}/stream", additional_headers={"X-User": str(uuid4())}, proxy=None
         ) as connection,

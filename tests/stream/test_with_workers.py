@@ -25,7 +25,7 @@ from rookery.stream.relay.server import RelayEndpoint
 from rookery.stream.service import StreamParts, Streams
 from tests.eventually import until
 from tests.stream.stream_rig import KEY, MemoryTransport, Viewer
-from tests.worker.worker_rig import House, Replica, open_house
+from tests.worker.worker_rig import Replica, WorkerRig, open_house
 
 
 async def keep(grants: Sequence[Grant]) -> Sequence[Right]:
@@ -33,7 +33,7 @@ async def keep(grants: Sequence[Grant]) -> Sequence[Right]:
 
 
 @asynccontextmanager
-async def streams_of(house: House, replica: Replica, sockets: Path) -> AsyncIterator[Streams]:
+async def streams_of(rig: WorkerRig, replica: Replica, sockets: Path) -> AsyncIterator[Streams]:
     clock = SystemClock()
 
     async def find(worker_id: UUID) -> ReplicaRow | None:
@@ -52,8 +52,8 @@ async def streams_of(house: House, replica: Replica, sockets: Path) -> AsyncIter
     streams = Streams(
         StreamParts(
             replica_id=replica.id,
-            machine=Machine(house.database.api, replica.notifier),
-            pool=house.database.api,
+            machine=Machine(rig.database.api, replica.notifier),
+            pool=rig.database.api,
             bus=replica.bus,
             sources=hub,
             check=keep,
@@ -69,16 +69,16 @@ async def streams_of(house: House, replica: Replica, sockets: Path) -> AsyncIter
 
 async def test_whole_answers_reach_clients_on_both_replicas(database_url: str, tmp_path: Path) -> None:
     words = tuple(f"word{n} " for n in range(40))
-    async with open_house(database_url, script=tuple(Say(word) for word in words), workers=2) as house:
-        one, two = house.replicas
-        async with streams_of(house, one, tmp_path) as first, streams_of(house, two, tmp_path) as second:
-            chat_id = await house.ask("count")
+    async with open_house(database_url, script=tuple(Say(word) for word in words), workers=2) as rig:
+        one, two = rig.replicas
+        async with streams_of(rig, one, tmp_path) as first, streams_of(rig, two, tmp_path) as second:
+            chat_id = await rig.ask("count")
             viewers = [await connect(streams, chat_id) for streams in (first, second)]
-            await house.rested(chat_id)
+            await rig.rested(chat_id)
             for viewer in viewers:
                 await until(lambda viewer=viewer: shown(viewer).view.status == "waiting")  # type: ignore[misc]
 
-            stored = [(message.id, str(message.role)) for message in await house.messages(chat_id)]
+            stored = [(message.id, str(message.role)) for message in await rig.messages(chat_id)]
             for viewer in viewers:
                 view = shown(viewer).view
                 assert [(number, each["role"]) for number, each in view.messages.items()] == stored

@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.tools import tools_rig as rigs
+from tests.tools import tools_rig
+from tests.tools.tools_rig import ToolsRig
 
 
 @pytest.fixture
-async def hands() -> AsyncIterator[rigs.Hands]:
-    async with rigs.open_hands() as made:
+async def rig() -> AsyncIterator[ToolsRig]:
+    async with tools_rig.open_hands() as made:
         yield made

@@ -56,7 +56,7 @@ class Said:
 
 
 @dataclass
-class Homestead:
+class ReplicaRig:
     """`restart` ends the replica and starts another over the same data, as a server that is started again."""
 
     config: Settings
@@ -136,7 +136,7 @@ class Homestead:
 @asynccontextmanager
 async def open_homestead(
     database_url: str, *, scripts: Scripts | None = None, model: str = "guide", **flags: str
-) -> AsyncIterator[Homestead]:
+) -> AsyncIterator[ReplicaRig]:
     with tempfile.TemporaryDirectory(prefix="rkh") as folder:
         home = Path(folder)
         given = {"data_dir": str(home / "data"), "database_url": database_url, **flags}
@@ -158,7 +158,7 @@ async def open_homestead(
             async with AsyncExitStack() as outer:
                 stack = AsyncExitStack()
                 replica = await stack.enter_async_context(app_replica.running_replica(config, database, choices))
-                stead = Homestead(config, database, choices, UUID(str(user)), config_id, replica, stack)
+                stead = ReplicaRig(config, database, choices, UUID(str(user)), config_id, replica, stack)
                 outer.push_async_callback(lambda: stead.stack.aclose())
                 await until(lambda: database.api.fetchval("SELECT count(*) > 0 FROM templates"), timeout=PATIENCE)
                 try:
@@ -167,7 +167,7 @@ async def open_homestead(
                     await _end_workspaces(stead)
 
 
-async def _end_workspaces(stead: Homestead) -> None:
+async def _end_workspaces(stead: ReplicaRig) -> None:
     """Sandboxes outlive their server; those of a test must not."""
     for driver in stead.replica.workspaces.parts.inventories:
         for found in await driver.list_running():

@@ -9,7 +9,7 @@ import zlib
 import pytest
 
 from rookery.tools.registry import Column
-from tests.tools.tools_rig import Hands
+from tests.tools.tools_rig import ToolsRig
 
 
 def png(width: int = 1, height: int = 1) -> bytes:
@@ -20,12 +20,12 @@ def png(width: int = 1, height: int = 1) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"\0\0")) + chunk(b"IEND", b"")
 
 
-async def test_file_is_written_read_and_edited(hands: Hands) -> None:
-    path = f"{hands.home}/notes/a.md"
+async def test_file_is_written_read_and_edited(rig: ToolsRig) -> None:
+    path = f"{rig.home}/notes/a.md"
 
-    written = await hands.run("write_file", path=f" {path} ", content="one\ntwo\n")
-    read = await hands.run("read_file", path=path)
-    edited = await hands.run("edit_files", files=[{"path": path, "edits": [{"old_text": "two", "new_text": "2"}]}])
+    written = await rig.run("write_file", path=f" {path} ", content="one\ntwo\n")
+    read = await rig.run("read_file", path=path)
+    edited = await rig.run("edit_files", files=[{"path": path, "edits": [{"old_text": "two", "new_text": "2"}]}])
 
     assert written.value == {"ok": True, "bytes": 8, "created": True}
     assert read.value["content"].splitlines() == ["1\tone", "2\ttwo"]
@@ -34,12 +34,12 @@ async def test_file_is_written_read_and_edited(hands: Hands) -> None:
     assert edited.value["files"][0]["edits"] == [{"matches": 1, "pass": 1}]
 
 
-async def test_long_file_is_read_in_pieces(hands: Hands) -> None:
-    path = hands.home / "log"
+async def test_long_file_is_read_in_pieces(rig: ToolsRig) -> None:
+    path = rig.home / "log"
     path.write_text("".join(f"line {number} {'x' * 40}\n" for number in range(5000)))
 
-    first = await hands.run("read_file", path=str(path))
-    rest = await hands.run("read_file", path=str(path), offset=first.value["next_offset"], limit=3)
+    first = await rig.run("read_file", path=str(path))
+    rest = await rig.run("read_file", path=str(path), offset=first.value["next_offset"], limit=3)
 
     assert len(first.value["content"].encode()) <= 32 * 1024
     assert rest.value["content"].startswith(f"{first.value['next_offset']}\tline")
@@ -50,8 +50,8 @@ async def test_long_file_is_read_in_pieces(hands: Hands) -> None:
     ("path", "words"),
     [("notes.md", "not absolute"), ("/nowhere/at/all", "all"), ("", "not absolute")],
 )
-async def test_path_that_cannot_be_read_is_an_error_in_words(hands: Hands, path: str, words: str) -> None:
-    done = await hands.run("read_file", path=path)
+async def test_path_that_cannot_be_read_is_an_error_in_words(rig: ToolsRig, path: str, words: str) -> None:
+    done = await rig.run("read_file", path=path)
 
     assert words in done.error
     assert "http" not in done.error
@@ -71,21 +71,21 @@ BAD_PATHS = {
 
 
 @pytest.mark.parametrize("kind", BAD_PATHS)
-async def test_bad_path_is_an_error_in_words_for_every_tool_and_changes_nothing(hands: Hands, kind: str) -> None:
+async def test_bad_path_is_an_error_in_words_for_every_tool_and_changes_nothing(rig: ToolsRig, kind: str) -> None:
     given, words = BAD_PATHS[kind]
-    (hands.home / "folder").mkdir(exist_ok=True)
-    (hands.home / "binary").write_bytes(b"\0x")
+    (rig.home / "folder").mkdir(exist_ok=True)
+    (rig.home / "binary").write_bytes(b"\0x")
     for name, target in (("dangling", "nowhere"), ("circle", "circle")):
-        (hands.home / name).unlink(missing_ok=True)
-        (hands.home / name).symlink_to(target)
-    if not (hands.home / "pipe").exists():
-        os.mkfifo(hands.home / "pipe")
-    path, before = given.replace("HOME", str(hands.home)), sorted(os.listdir(hands.home))
+        (rig.home / name).unlink(missing_ok=True)
+        (rig.home / name).symlink_to(target)
+    if not (rig.home / "pipe").exists():
+        os.mkfifo(rig.home / "pipe")
+    path, before = given.replace("HOME", str(rig.home)), sorted(os.listdir(rig.home))
     told = {
-        "read_file": await hands.run("read_file", path=path),
-        "edit_files": await hands.run("edit_files", files=[{"path": path, "edits": EDITS}]),
+        "read_file": await rig.run("read_file", path=path),
+        "edit_files": await rig.run("edit_files", files=[{"path": path, "edits": EDITS}]),
         # One that is missing, or at the end of a link to nothing, is made.
-        "write_file": await hands.run("write_file", path=path, content="x") if "does not" not in words else None,
+        "write_file": await rig.run("write_file", path=path, content="x") if "does not" not in words else None,
     }
     if kind == "the kernel's":
         del told["read_file"]
@@ -94,39 +94,39 @@ async def test_bad_path_is_an_error_in_words_for_every_tool_and_changes_nothing(
         if done is not None:
             assert words in done.error, tool
             assert "http" not in done.error
-    assert sorted(os.listdir(hands.home)) == before
+    assert sorted(os.listdir(rig.home)) == before
 
 
-async def test_image_is_shown_to_the_model(hands: Hands) -> None:
-    (hands.home / "pic.png").write_bytes(png())
+async def test_image_is_shown_to_the_model(rig: ToolsRig) -> None:
+    (rig.home / "pic.png").write_bytes(png())
 
-    done = await hands.run("read_file", path=f"{hands.home}/pic.png")
+    done = await rig.run("read_file", path=f"{rig.home}/pic.png")
 
     assert done.result.result.is_media
     assert done.value["mime_type"] == "image/png"
 
 
-async def test_image_that_is_damaged_or_none_is_told_as_such(hands: Hands) -> None:
-    (hands.home / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\nnothing")
-    (hands.home / "text.png").write_text("not a picture\n")
+async def test_image_that_is_damaged_or_none_is_told_as_such(rig: ToolsRig) -> None:
+    (rig.home / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\nnothing")
+    (rig.home / "text.png").write_text("not a picture\n")
 
-    broken = await hands.run("read_file", path=f"{hands.home}/broken.png")
-    text = await hands.run("read_file", path=f"{hands.home}/text.png")
+    broken = await rig.run("read_file", path=f"{rig.home}/broken.png")
+    text = await rig.run("read_file", path=f"{rig.home}/text.png")
 
     assert "damaged" in broken.error
     assert "not a picture" in text.value["content"]
 
 
-async def test_other_names_of_the_two_texts_are_taken_and_not_advertised(hands: Hands) -> None:
-    path = hands.home / "a"
+async def test_other_names_of_the_two_texts_are_taken_and_not_advertised(rig: ToolsRig) -> None:
+    path = rig.home / "a"
     path.write_text("red green\n")
     edits = [{"search": "red", "replace": "blue"}, {"old_text": "green", "new_text": "gold", "search": "ignored"}]
 
-    done = await hands.run("edit_files", files=[{"path": str(path), "edits": edits}])
+    done = await rig.run("edit_files", files=[{"path": str(path), "edits": edits}])
 
     assert not done.is_error, done.value
     assert path.read_text() == "blue gold\n"
-    spec = hands.setup().tools.find_spec("edit_files")
+    spec = rig.setup().tools.find_spec("edit_files")
     assert spec is not None
     assert "search" not in str(spec.input_schema)
 
@@ -140,45 +140,45 @@ async def test_other_names_of_the_two_texts_are_taken_and_not_advertised(hands: 
         ([{"path": "a", "edits": [{"old_text": "a", "new_text": "b"}]}], "not absolute"),
     ],
 )
-async def test_edit_without_substance_changes_nothing_and_says_so(hands: Hands, files: object, words: str) -> None:
-    done = await hands.run("edit_files", files=files)
+async def test_edit_without_substance_changes_nothing_and_says_so(rig: ToolsRig, files: object, words: str) -> None:
+    done = await rig.run("edit_files", files=files)
 
     assert words in done.error
     assert "Nothing was changed" in done.error
 
 
-async def test_edit_that_matches_nowhere_carries_the_agents_words(hands: Hands) -> None:
-    path = hands.home / "a"
+async def test_edit_that_matches_nowhere_carries_the_agents_words(rig: ToolsRig) -> None:
+    path = rig.home / "a"
     path.write_text("one\n")
 
-    done = await hands.run("edit_files", files=[{"path": str(path), "edits": [{"old_text": "two", "new_text": "2"}]}])
+    done = await rig.run("edit_files", files=[{"path": str(path), "edits": [{"old_text": "two", "new_text": "2"}]}])
 
     assert "not found" in done.error.lower()
     assert path.read_text() == "one\n"
 
 
-async def test_two_parallel_edits_of_one_file_both_survive(hands: Hands) -> None:
-    path = hands.home / "a"
+async def test_two_parallel_edits_of_one_file_both_survive(rig: ToolsRig) -> None:
+    path = rig.home / "a"
     path.write_text("".join(f"line {number}\n" for number in range(20)))
     calls = [
-        hands.call(
+        rig.call(
             "edit_files", files=[{"path": str(path), "edits": [{"old_text": f"line {n}\n", "new_text": f"L{n}\n"}]}]
         )
         for n in range(10, 20)
     ]
 
-    done = await hands.run_all(*calls)
+    done = await rig.run_all(*calls)
 
     assert [each.is_error for each in done] == [False] * 10
     assert [f"L{n}" in path.read_text() for n in range(10, 20)] == [True] * 10
 
 
-async def test_write_run_again_is_the_write_of_the_first_time(hands: Hands) -> None:
-    path = hands.home / "a"
+async def test_write_run_again_is_the_write_of_the_first_time(rig: ToolsRig) -> None:
+    path = rig.home / "a"
 
-    first = await hands.run("write_file", call_id="same", path=str(path), content="x")
+    first = await rig.run("write_file", call_id="same", path=str(path), content="x")
     path.write_text("changed since")
-    again = await hands.run("write_file", call_id="same", path=str(path), content="x")
+    again = await rig.run("write_file", call_id="same", path=str(path), content="x")
 
     assert again.value == first.value
     assert path.read_text() == "changed since"
@@ -187,62 +187,62 @@ async def test_write_run_again_is_the_write_of_the_first_time(hands: Hands) -> N
 # Plans
 
 
-async def test_plan_turn_takes_the_plan_file_and_no_other(hands: Hands) -> None:
-    hands.column = Column.ROOT_PLAN
+async def test_plan_turn_takes_the_plan_file_and_no_other(rig: ToolsRig) -> None:
+    rig.column = Column.ROOT_PLAN
 
-    plan = await hands.run("write_file", path=hands.plan_path, content="# Plan\n")
-    other = await hands.run("write_file", path=f"{hands.home}/code.py", content="x")
-    near = await hands.run("write_file", path=f"{hands.home}/plan.md", content="x")
-    loose = await hands.run("write_file", path="~/plan.md", content="x")
-    edit = await hands.run(
+    plan = await rig.run("write_file", path=rig.plan_path, content="# Plan\n")
+    other = await rig.run("write_file", path=f"{rig.home}/code.py", content="x")
+    near = await rig.run("write_file", path=f"{rig.home}/plan.md", content="x")
+    loose = await rig.run("write_file", path="~/plan.md", content="x")
+    edit = await rig.run(
         "edit_files",
         files=[
-            {"path": hands.plan_path, "edits": [{"old_text": "Plan", "new_text": "P"}]},
-            {"path": f"{hands.home}/code.py", "edits": [{"old_text": "a", "new_text": "b"}]},
+            {"path": rig.plan_path, "edits": [{"old_text": "Plan", "new_text": "P"}]},
+            {"path": f"{rig.home}/code.py", "edits": [{"old_text": "a", "new_text": "b"}]},
         ],
     )
 
     assert not plan.is_error, plan.value
     for refused in (other, near, loose, edit):
-        assert hands.plan_path in refused.error
-    assert (hands.home / ".rookery/plans").joinpath(f"PLAN-{hands.chat_id}.md").read_text() == "# Plan\n"
-    assert not (hands.home / "code.py").exists()
+        assert rig.plan_path in refused.error
+    assert (rig.home / ".rookery/plans").joinpath(f"PLAN-{rig.chat_id}.md").read_text() == "# Plan\n"
+    assert not (rig.home / "code.py").exists()
 
 
-async def test_plan_file_that_leads_elsewhere_is_refused(hands: Hands) -> None:
-    hands.column = Column.ROOT_PLAN
-    target = hands.home / "precious"
+async def test_plan_file_that_leads_elsewhere_is_refused(rig: ToolsRig) -> None:
+    rig.column = Column.ROOT_PLAN
+    target = rig.home / "precious"
     target.write_text("keep")
-    os.makedirs(os.path.dirname(hands.plan_path))
-    os.symlink(target, hands.plan_path)
+    os.makedirs(os.path.dirname(rig.plan_path))
+    os.symlink(target, rig.plan_path)
 
-    done = await hands.run("write_file", path=hands.plan_path, content="gone")
+    done = await rig.run("write_file", path=rig.plan_path, content="gone")
 
     assert "leads to" in done.error
     assert target.read_text() == "keep"
 
 
-async def test_plan_folder_that_leads_elsewhere_is_refused(hands: Hands) -> None:
-    hands.column = Column.ROOT_PLAN
-    (hands.home / "elsewhere").mkdir()
-    (hands.home / ".rookery").mkdir()
-    os.symlink(hands.home / "elsewhere", hands.home / ".rookery/plans")
+async def test_plan_folder_that_leads_elsewhere_is_refused(rig: ToolsRig) -> None:
+    rig.column = Column.ROOT_PLAN
+    (rig.home / "elsewhere").mkdir()
+    (rig.home / ".rookery").mkdir()
+    os.symlink(rig.home / "elsewhere", rig.home / ".rookery/plans")
 
-    done = await hands.run("write_file", path=hands.plan_path, content="gone")
+    done = await rig.run("write_file", path=rig.plan_path, content="gone")
 
     assert done.is_error
-    assert list((hands.home / "elsewhere").iterdir()) == []
+    assert list((rig.home / "elsewhere").iterdir()) == []
 
 
 @pytest.mark.parametrize("path", ["plan.md", "PLAN.md", "~/plan.md", "{home}/plan.md", "{home}/Plan.MD"])
-async def test_plan_in_an_odd_place_is_led_to_the_right_one(hands: Hands, path: str) -> None:
-    done = await hands.run("write_file", path=path.format(home=hands.home), content="x")
+async def test_plan_in_an_odd_place_is_led_to_the_right_one(rig: ToolsRig, path: str) -> None:
+    done = await rig.run("write_file", path=path.format(home=rig.home), content="x")
 
-    assert hands.plan_path in done.error
+    assert rig.plan_path in done.error
 
 
-async def test_plan_of_a_project_is_a_file_like_any_other(hands: Hands) -> None:
-    done = await hands.run("write_file", path=f"{hands.home}/project/docs/plan.md", content="x")
+async def test_plan_of_a_project_is_a_file_like_any_other(rig: ToolsRig) -> None:
+    done = await rig.run("write_file", path=f"{rig.home}/project/docs/plan.md", content="x")
 
     assert not done.is_error, done.value
 
@@ -250,19 +250,19 @@ async def test_plan_of_a_project_is_a_file_like_any_other(hands: Hands) -> None:
 # Without a workspace
 
 
-async def test_chat_without_a_workspace_is_told_what_to_do(hands: Hands) -> None:
-    hands.places.binding = None
+async def test_chat_without_a_workspace_is_told_what_to_do(rig: ToolsRig) -> None:
+    rig.places.binding = None
 
-    done = await hands.run("read_file", path="/a")
+    done = await rig.run("read_file", path="/a")
 
     assert "create_workspace" in done.error
 
 
-async def test_workspace_restarted_between_two_calls_is_used_without_an_error(hands: Hands) -> None:
-    await hands.run("write_file", path=f"{hands.home}/a", content="kept\n")
+async def test_workspace_restarted_between_two_calls_is_used_without_an_error(rig: ToolsRig) -> None:
+    await rig.run("write_file", path=f"{rig.home}/a", content="kept\n")
 
-    hands.agent.kill()
-    await hands.agent.start(generation=2)
-    done = await hands.run("read_file", path=f"{hands.home}/a")
+    rig.agent.kill()
+    await rig.agent.start(generation=2)
+    done = await rig.run("read_file", path=f"{rig.home}/a")
 
     assert "kept" in done.value["content"]

@@ -15,7 +15,7 @@ from rookery.store.workspaces import templates as stored
 from rookery.workspaces import templates
 from rookery.workspaces.service import as_push
 from rookery.workspaces.templates import TemplateFile
-from tests.tools.replica_rig import Homestead, open_homestead
+from tests.tools.replica_rig import ReplicaRig, open_homestead
 from tests.workspaces.drivers.driver_rig import known_machine
 from tests.workspaces.egress.outside_servers import outside
 
@@ -26,7 +26,7 @@ def sandbox() -> None:
     known_machine()
 
 
-async def push(stead: Homestead, *hosts: str) -> None:
+async def push(stead: ReplicaRig, *hosts: str) -> None:
     manifest = f'name = "listed"\n[sandbox]\nnetwork = "hosts"\nhosts = {list(hosts)}\n'
     packed = templates.pack({"template.toml": TemplateFile(manifest.encode())})
     async with stead.database.api.acquire() as conn:

@@ -16,7 +16,7 @@ from rookery.llm.types import Call
 from rookery.models.connect import default_scripts
 from rookery.store.workspaces.mcp_consents import NamedServer
 from tests.eventually import until
-from tests.tools.replica_rig import Homestead, open_homestead
+from tests.tools.replica_rig import ReplicaRig, open_homestead
 from tests.workspaces.agent.mcp.test_mcp import SERVER
 from tests.workspaces.drivers.driver_rig import known_machine
 
@@ -54,12 +54,12 @@ def project(call: Call) -> Sequence[Step]:
     return (wanted[done],) if done < len(wanted) else (Say("Done."),)
 
 
-async def named(stead: Homestead, chat: ChatId) -> list[NamedServer]:
+async def named(stead: ReplicaRig, chat: ChatId) -> list[NamedServer]:
     store = stead.replica.store.as_actor(OwnerActor(stead.user))
     return list(await store.mcp_servers.list(await bound(stead, chat)))
 
 
-async def bound(stead: Homestead, chat: ChatId) -> UUID:
+async def bound(stead: ReplicaRig, chat: ChatId) -> UUID:
     found: UUID = await stead.sql("SELECT workspace_id FROM chats WHERE id = $1", chat)
     return found
 

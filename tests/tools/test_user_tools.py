@@ -11,7 +11,7 @@ from rookery.store.machine.files import MAX_FILES_PER_CHAT
 from rookery.tools.registry import Column
 from tests.store.builders import World, open_world
 from tests.store.people.accounts import open_pool
-from tests.tools.tools_rig import Hands, open_hands
+from tests.tools.tools_rig import ToolsRig, open_hands
 
 QUESTION = {
     "header": "Colour",
@@ -27,7 +27,7 @@ async def world(database_url: str) -> AsyncIterator[World]:
 
 
 @pytest.fixture
-async def giving(database_url: str, world: World) -> AsyncIterator[Hands]:
+async def giving(database_url: str, world: World) -> AsyncIterator[ToolsRig]:
     async with open_pool(database_url) as pool, open_hands() as made:
         made.pool, made.owner_id = pool, await world.user()
         made.chat_id = await world.chat(made.owner_id)
@@ -37,7 +37,7 @@ async def giving(database_url: str, world: World) -> AsyncIterator[Hands]:
 # attach_file
 
 
-async def test_file_is_stored_once_however_often_the_call_is_run(giving: Hands, world: World) -> None:
+async def test_file_is_stored_once_however_often_the_call_is_run(giving: ToolsRig, world: World) -> None:
     path = giving.home / "data.json"
     path.write_text('{"a": 1}')
 
@@ -60,7 +60,7 @@ async def test_file_is_stored_once_however_often_the_call_is_run(giving: Hands, 
         (b"{broken", "a.json", "text/plain"),
     ],
 )
-async def test_type_is_what_the_bytes_are(giving: Hands, content: bytes, name: str, media_type: str) -> None:
+async def test_type_is_what_the_bytes_are(giving: ToolsRig, content: bytes, name: str, media_type: str) -> None:
     (giving.home / name).write_bytes(content)
 
     done = await giving.run("attach_file", path=f"{giving.home}/{name}")
@@ -68,7 +68,7 @@ async def test_type_is_what_the_bytes_are(giving: Hands, content: bytes, name: s
     assert done.value["media_type"] == media_type
 
 
-async def test_file_that_cannot_be_given_is_refused_and_leaves_no_row(giving: Hands, world: World) -> None:
+async def test_file_that_cannot_be_given_is_refused_and_leaves_no_row(giving: ToolsRig, world: World) -> None:
     (giving.home / "empty").touch()
     (giving.home / "huge").write_bytes(bytes(10 * 1024 * 1024 + 1))
     (giving.home / "one").write_text("x")
@@ -89,8 +89,8 @@ async def test_file_that_cannot_be_given_is_refused_and_leaves_no_row(giving: Ha
 # Questions and plans
 
 
-async def test_question_is_given_back_for_the_user(hands: Hands) -> None:
-    done = await hands.run("ask_user_question", questions=[QUESTION])
+async def test_question_is_given_back_for_the_user(rig: ToolsRig) -> None:
+    done = await rig.run("ask_user_question", questions=[QUESTION])
 
     assert done.value == {"questions": [QUESTION]}
 
@@ -105,11 +105,11 @@ async def test_question_is_given_back_for_the_user(hands: Hands) -> None:
         ([{**QUESTION, "options": [{"label": "a", "description": ""}] * 2}], "options[0].description"),
     ],
 )
-async def test_question_that_cannot_be_answered_is_refused(hands: Hands, questions: object, words: str) -> None:
-    assert words in (await hands.run("ask_user_question", questions=questions)).error
+async def test_question_that_cannot_be_answered_is_refused(rig: ToolsRig, questions: object, words: str) -> None:
+    assert words in (await rig.run("ask_user_question", questions=questions)).error
 
 
-async def test_plan_is_proposed_from_the_plan_file_alone(giving: Hands) -> None:
+async def test_plan_is_proposed_from_the_plan_file_alone(giving: ToolsRig) -> None:
     giving.column = Column.ROOT_PLAN
     early = await giving.run("propose_plan")
     await giving.run("write_file", path=giving.plan_path, content="# Plan\n")
@@ -124,7 +124,7 @@ async def test_plan_is_proposed_from_the_plan_file_alone(giving: Hands) -> None:
 
 
 @pytest.mark.parametrize(("content", "words"), [(" \n\n", "blank"), ("x" * 40_000, "larger")])
-async def test_plan_without_substance_or_measure_is_refused(giving: Hands, content: str, words: str) -> None:
+async def test_plan_without_substance_or_measure_is_refused(giving: ToolsRig, content: str, words: str) -> None:
     giving.column = Column.ROOT_PLAN
     await giving.run("write_file", path=giving.plan_path, content=content)
 
@@ -134,8 +134,8 @@ async def test_plan_without_substance_or_measure_is_refused(giving: Hands, conte
 # Skills
 
 
-def skill(hands: Hands) -> SkillFile:
-    folder = hands.home / "skills/deploy"
+def skill(rig: ToolsRig) -> SkillFile:
+    folder = rig.home / "skills/deploy"
     folder.mkdir(parents=True)
     (folder / "SKILL.md").write_text("...")
     (folder / "notes.txt").write_text("Notes.")
@@ -143,35 +143,35 @@ def skill(hands: Hands) -> SkillFile:
     return SkillFile("deploy", "Ship it", "Run make ship.", "workspace", str(folder))
 
 
-async def test_skill_is_read_with_its_files(hands: Hands) -> None:
-    hands.skills = [skill(hands)]
+async def test_skill_is_read_with_its_files(rig: ToolsRig) -> None:
+    rig.skills = [skill(rig)]
 
-    done = await hands.run("read_skill", name="deploy")
-    file = await hands.run("read_skill_file", name="workspace/deploy", path="notes.txt")
+    done = await rig.run("read_skill", name="deploy")
+    file = await rig.run("read_skill_file", name="workspace/deploy", path="notes.txt")
 
     assert (done.value["body"], sorted(done.value["files"])) == ("Run make ship.", ["notes.txt", "scripts/"])
     assert done.value["dir"].endswith("skills/deploy")
     assert file.value == {"content": "Notes."}
 
 
-async def test_skill_is_read_while_the_workspace_is_down(hands: Hands) -> None:
-    hands.skills = [skill(hands)]
-    hands.places.status = "stopped"
+async def test_skill_is_read_while_the_workspace_is_down(rig: ToolsRig) -> None:
+    rig.skills = [skill(rig)]
+    rig.places.status = "stopped"
 
-    done = await hands.run("read_skill", name="deploy")
+    done = await rig.run("read_skill", name="deploy")
 
     assert (done.value["body"], done.value["files"]) == ("Run make ship.", [])
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../other/SKILL.md", "a/../../b", ".git/config", "a//b", ""])
-async def test_path_out_of_a_skill_is_refused_before_anybody_is_asked(hands: Hands, path: str) -> None:
-    hands.skills = [skill(hands)]
-    hands.agent.kill()
+async def test_path_out_of_a_skill_is_refused_before_anybody_is_asked(rig: ToolsRig, path: str) -> None:
+    rig.skills = [skill(rig)]
+    rig.agent.kill()
 
-    assert "cannot be used" in (await hands.run("read_skill_file", name="deploy", path=path)).error
+    assert "cannot be used" in (await rig.run("read_skill_file", name="deploy", path=path)).error
 
 
-async def test_skill_that_is_not_there_names_those_that_are(hands: Hands) -> None:
-    hands.skills = [skill(hands)]
+async def test_skill_that_is_not_there_names_those_that_are(rig: ToolsRig) -> None:
+    rig.skills = [skill(rig)]
 
-    assert "There are: deploy" in (await hands.run("read_skill", name="test")).error
+    assert "There are: deploy" in (await rig.run("read_skill", name="test")).error

@@ -29,7 +29,7 @@ from rookery.store.chats.step_reads import HistoryCache, Step
 from rookery.store.settings import settings
 from rookery.store.workspaces import context, mcp_consents
 from rookery.tools.registry import Column
-from rookery.tools.step_tools import TurnTools
+from rookery.tools.step_tools import StepTools
 from rookery.tools.toolbox import ToolboxParts, WorkspaceToolbox
 from rookery.workspaces.drivers.protocol import DriverError, WorkspaceSpec
 from rookery.workspaces.loops import WorkspaceRuntime
@@ -41,7 +41,7 @@ from tests.store.machine.test_compaction import SUMMARY
 from tests.tools.test_registry import COLUMNS, cells
 from tests.tools.tools_rig import Done, value_of
 from tests.workspaces.fake_driver import FakeDriver
-from tests.workspaces.workspaces_rig import Yard, open_yard
+from tests.workspaces.workspaces_rig import WorkspacesRig, open_yard
 
 # Rows of the table whose tools come with subagents and the advisor.
 NOT_MADE_YET = frozenset(
@@ -56,7 +56,7 @@ NOT_MADE_YET = frozenset(
 class Life:
     """One chat, whose steps are opened as a worker opens them."""
 
-    yard: Yard
+    yard: WorkspacesRig
     rig: Rig
     replica: WorkspaceRuntime
     driver: FakeDriver
@@ -72,11 +72,11 @@ class Life:
         fence = await self.rig.acquire(self.chat_id) if chat.runner_id is None else self.rig.fence(chat)
         return await step_reads.load_step(self.rig.machine, self.chat_id, fence=fence, cache=self.cache)
 
-    async def open(self) -> TurnTools:
+    async def open(self) -> StepTools:
         async with AsyncExitStack() as stack:
             return await self.toolbox.open(await self.step(), mode=Mode.NORMAL, stack=stack)
 
-    async def begin_turn(self) -> TurnTools:
+    async def begin_turn(self) -> StepTools:
         """The user says something after a rest."""
         await self.rig.commit(self.chat_id, assistant("done"))
         await self.rig.run(self.chat_id, machine.finish_turn)

@@ -14,7 +14,7 @@ from rookery.loop.tool import ToolSource
 from rookery.store.workspaces.context import ContextResource
 from rookery.tools import workspace_mcp
 from rookery.workspaces.agent_messages import McpResult
-from tests.tools.tools_rig import Hands, open_hands
+from tests.tools.tools_rig import ToolsRig, open_hands
 from tests.workspaces.agent.mcp.test_mcp import SERVER
 
 
@@ -85,46 +85,46 @@ def test_picture_without_text_is_shown() -> None:
 
 
 async def test_tool_is_called_through_the_agent_once() -> None:
-    async with open_hands() as hands:
+    async with open_hands() as rig:
         config = {"mcpServers": {"calc": {"command": sys.executable, "args": ["-I", str(SERVER)]}}}
-        (hands.agent.directory / ".mcp.json").write_text(json.dumps(config))
-        entry = await _named(hands)
-        hands.extra = tools_of(server("calc", "add", "gone", entry=entry))
+        (rig.agent.directory / ".mcp.json").write_text(json.dumps(config))
+        entry = await _named(rig)
+        rig.extra = tools_of(server("calc", "add", "gone", entry=entry))
 
-        done = await hands.run("calc__add", call_id="same", a=1, b=2)
-        again = await hands.run("calc__add", call_id="same", a=1, b=2)
-        unknown = await hands.run("calc__gone")
+        done = await rig.run("calc__add", call_id="same", a=1, b=2)
+        again = await rig.run("calc__add", call_id="same", a=1, b=2)
+        unknown = await rig.run("calc__gone")
 
         assert done.value == again.value == 3
-        assert len((hands.agent.directory / "calls").read_text().splitlines()) == 1
+        assert len((rig.agent.directory / "calls").read_text().splitlines()) == 1
         assert "no such tool" in unknown.error
 
 
 async def test_a_call_is_refused_once_the_owner_has_withdrawn_or_the_entry_has_changed() -> None:
-    async with open_hands() as hands:
+    async with open_hands() as rig:
         config = {"mcpServers": {"calc": {"command": sys.executable, "args": ["-I", str(SERVER)]}}}
-        (hands.agent.directory / ".mcp.json").write_text(json.dumps(config))
-        entry = await _named(hands)
+        (rig.agent.directory / ".mcp.json").write_text(json.dumps(config))
+        entry = await _named(rig)
 
         async def never(entry: Entry) -> bool:
             return False
 
         resource = server("calc", "add", entry=entry)
-        hands.extra = workspace_mcp.tools([resource], {entry.hash}, never)
-        withdrawn = await hands.run("calc__add", a=1, b=2)
-        hands.extra = tools_of(server("calc", "add", entry=msgspec.structs.replace(entry, args=("-c", "1"))))
-        changed = await hands.run("calc__add", a=1, b=2)
+        rig.extra = workspace_mcp.tools([resource], {entry.hash}, never)
+        withdrawn = await rig.run("calc__add", a=1, b=2)
+        rig.extra = tools_of(server("calc", "add", entry=msgspec.structs.replace(entry, args=("-c", "1"))))
+        changed = await rig.run("calc__add", a=1, b=2)
 
         assert "has not agreed" in withdrawn.error
         assert "not the one that the owner has agreed to" in changed.error
-        assert not (hands.agent.directory / "calls").exists()
+        assert not (rig.agent.directory / "calls").exists()
 
 
-async def _named(hands: Hands) -> Entry:
+async def _named(rig: ToolsRig) -> Entry:
     """The file was written after the start: wait until the agent has seen it."""
     version = 0
     while True:
-        found = await hands.agent.get(f"/v1/context?after={version}&wait_s=50")
+        found = await rig.agent.get(f"/v1/context?after={version}&wait_s=50")
         for each in found["resources"]:
             if each["kind"] == "mcp_server":
                 return msgspec.convert(each["entry"], Entry)

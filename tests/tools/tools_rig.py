@@ -27,11 +27,11 @@ from rookery.runtime.clock import Clock, SystemClock
 from rookery.tools import ask_user, attach_file, files, process, propose_plan, skills
 from rookery.tools.registry import Column
 from rookery.tools.spilled_results import ResultKeeper
-from rookery.tools.step_workspace import WorkspaceTurn
+from rookery.tools.step_workspace import StepContext
 from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.agent_http import AgentPools, ChatHeaders
 from rookery.workspaces.agent_messages import Health
-from rookery.workspaces.connection import Place, TurnWorkspace
+from rookery.workspaces.connection import ChatWorkspace, Place
 from tests.loop.rig import Shown
 from tests.scripted_tools import MemoryLedger
 from tests.workspaces.agent import agent_rig as agents
@@ -82,7 +82,7 @@ class Done:
 
 
 @dataclass
-class Hands:
+class ToolsRig:
     agent: agents.Rig
     places: OnePlace
     clock: Clock = field(default_factory=SystemClock)
@@ -94,7 +94,7 @@ class Hands:
     shown: Shown = field(default_factory=Shown)
     stragglers: Stragglers = field(default_factory=Stragglers)
     cancellation: Cancellation = field(default_factory=Cancellation)
-    workspaces: dict[UUID, TurnWorkspace] = field(default_factory=dict)
+    workspaces: dict[UUID, ChatWorkspace] = field(default_factory=dict)
     extra: Sequence[Tool] = ()
     context_limit: int | None = None
     calls: int = 0
@@ -107,9 +107,9 @@ class Hands:
     def plan_path(self) -> str:
         return f"{self.home}/.rookery/plans/PLAN-{self.chat_id}.md"
 
-    def workspace(self) -> TurnWorkspace:
+    def workspace(self) -> ChatWorkspace:
         if self.chat_id not in self.workspaces:
-            self.workspaces[self.chat_id] = TurnWorkspace(self.chat_id, self.places, clock=self.clock)
+            self.workspaces[self.chat_id] = ChatWorkspace(self.chat_id, self.places, clock=self.clock)
             self.workspaces[self.chat_id].bind(self.places.binding)
         return self.workspaces[self.chat_id]
 
@@ -124,7 +124,7 @@ class Hands:
             skills.read_skill_file_tool(),
             *self.extra,
         ]
-        turn = WorkspaceTurn(
+        turn = StepContext(
             chat_id=self.chat_id,
             owner_id=self.owner_id,
             column=self.column,
@@ -175,13 +175,13 @@ def value_of(result: CallResult) -> Any:
 
 
 @asynccontextmanager
-async def open_hands(**fields: Any) -> AsyncIterator[Hands]:
+async def open_hands(**fields: Any) -> AsyncIterator[ToolsRig]:
     config = fields.pop("config", {})
     async with agents.rig(config) as agent:
         await agent.start()
         pools = AgentPools(SystemClock())
         try:
-            yield Hands(agent, OnePlace(agent, pools), **fields)
+            yield ToolsRig(agent, OnePlace(agent, pools), **fields)
         finally:
             await pools.close()
             # Commands that still run would outlive an agent that is only killed.

@@ -23,7 +23,7 @@ from rookery.store.machine.capacity import Limits
 from rookery.store.machine.ownership import LeaseKey
 from rookery.testing.clock import FakeClock
 from rookery.worker.acquire import Acquirer
-from rookery.worker.background_tasks import InFlight
+from rookery.worker.background_tasks import BackgroundTasks
 from rookery.worker.config import WorkerConfig
 from rookery.worker.leases import LeaseKeeper
 from rookery.worker.manager import RunnerManager
@@ -168,7 +168,7 @@ class Replica:
         self.machine = Machine(self.pool, self.published)
         self.stats = WorkerStats()
         self.works = Works()
-        self.inflight = InFlight(self.clock)
+        self.inflight = BackgroundTasks(self.clock)
         self.is_fit = True
         self.is_cut_off = False
         self.frees = 0
@@ -284,7 +284,7 @@ def closed_port() -> int:
         return port
 
 
-class Site:
+class RunnerRig:
     """A database, its chats, and the replicas on it."""
 
     def __init__(self, rig: Rig, url: str) -> None:
@@ -332,9 +332,9 @@ class Site:
 
 
 @asynccontextmanager
-async def make_site(url: str) -> AsyncIterator[Site]:
+async def make_site(url: str) -> AsyncIterator[RunnerRig]:
     async with make_rig(url) as rig:
-        site = Site(rig, url)
+        site = RunnerRig(rig, url)
         try:
             yield site
         finally:

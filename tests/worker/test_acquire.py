@@ -19,22 +19,22 @@ from rookery.store.machine.capacity import Limits
 from rookery.worker.tasks import TaskKind
 from tests.eventually import until
 from tests.store.machine.lossy_proxy import Fault, Proxy
-from tests.worker.runner_rig import Replica, Site, make_site
+from tests.worker.runner_rig import Replica, RunnerRig, make_site
 
 
 @pytest.fixture
-async def site(database_url: str) -> AsyncIterator[Site]:
+async def rig(database_url: str) -> AsyncIterator[RunnerRig]:
     async with make_site(database_url) as made:
         yield made
 
 
 @pytest.fixture
-async def replica(site: Site) -> Replica:
-    return await site.replica()
+async def replica(rig: RunnerRig) -> Replica:
+    return await rig.replica()
 
 
-async def owners(site: Site) -> dict[ChatId, UUID | None]:
-    async with site.rig.pool.acquire() as conn:
+async def owners(rig: RunnerRig) -> dict[ChatId, UUID | None]:
+    async with rig.rig.pool.acquire() as conn:
         records = await conn.fetch("SELECT id, worker_id FROM chats")
     return {ChatId(record["id"]): record["worker_id"] for record in records}
 
@@ -48,9 +48,9 @@ def taken(replica: Replica) -> list[UUID]:
 # Who gets what.
 
 
-async def test_two_workers_share_two_hundred_chats_and_each_chat_has_one_task(site: Site) -> None:
-    chats = [await site.rig.create() for _ in range(200)]
-    replicas = [await site.replica(), await site.replica()]
+async def test_two_workers_share_two_hundred_chats_and_each_chat_has_one_task(rig: RunnerRig) -> None:
+    chats = [await rig.rig.create() for _ in range(200)]
+    replicas = [await rig.replica(), await rig.replica()]
 
     for replica in replicas:
         replica.start(replica.acquirer.run())
@@ -61,15 +61,15 @@ async def test_two_workers_share_two_hundred_chats_and_each_chat_has_one_task(si
 
     runs = Counter(run.handle.input.chat_id for replica in replicas for run in replica.works.runs)
     assert runs == Counter(chats)
-    found = await owners(site)
+    found = await owners(rig)
     for replica in replicas:
         assert {run.kind for run in replica.works.runs} <= {TaskKind.GENERATION}
         assert {chat for chat, owner in found.items() if owner == replica.worker_id} == set(replica.works.by_chat())
 
 
-async def test_locked_chat_is_skipped_not_waited_for(site: Site, replica: Replica) -> None:
-    locked, free = await site.rig.create(), await site.rig.create()
-    async with site.rig.pool.acquire() as conn, conn.transaction():
+async def test_locked_chat_is_skipped_not_waited_for(rig: RunnerRig, replica: Replica) -> None:
+    locked, free = await rig.rig.create(), await rig.rig.create()
+    async with rig.rig.pool.acquire() as conn, conn.transaction():
         await conn.execute("SELECT FROM chats WHERE id = $1 FOR UPDATE", locked)
         async with asyncio.timeout(3):  # a lock is waited for up to 5 s
             assert await replica.acquirer.run_pass() == 1
@@ -79,8 +79,8 @@ async def test_locked_chat_is_skipped_not_waited_for(site: Site, replica: Replic
 
 
 @pytest.mark.parametrize("state", [State.W, State.E0, State.E1, State.XW, State.XE0])
-async def test_idle_errored_and_archived_chats_are_never_taken(site: Site, replica: Replica, state: State) -> None:
-    await site.rig.chat(state)
+async def test_idle_errored_and_archived_chats_are_never_taken(rig: RunnerRig, replica: Replica, state: State) -> None:
+    await rig.rig.chat(state)
 
     assert await replica.acquirer.run_pass() == 0
 
@@ -88,26 +88,26 @@ async def test_idle_errored_and_archived_chats_are_never_taken(site: Site, repli
     assert replica.stats.acquired == {}
 
 
-async def test_fresh_lease_is_never_taken(site: Site, replica: Replica) -> None:
-    other = await site.replica()
-    runner = await other.drive(await site.rig.create())
-    await site.age_leases(25)
+async def test_fresh_lease_is_never_taken(rig: RunnerRig, replica: Replica) -> None:
+    other = await rig.replica()
+    runner = await other.drive(await rig.rig.create())
+    await rig.age_leases(25)
 
     assert await replica.acquirer.run_pass() == 0
 
-    assert (await site.rig.load(runner.chat_id)).runner_id == runner.runner_id
+    assert (await rig.rig.load(runner.chat_id)).runner_id == runner.runner_id
 
 
-async def test_stale_lease_is_taken_with_a_new_runner_id(site: Site, replica: Replica) -> None:
-    other = await site.replica()
-    old = await other.drive(await site.rig.create())
+async def test_stale_lease_is_taken_with_a_new_runner_id(rig: RunnerRig, replica: Replica) -> None:
+    other = await rig.replica()
+    old = await other.drive(await rig.rig.create())
     await other.works.started(1)
     replica.start(replica.acquirer.run())
     await replica.clock.until_waiting("acquire")
     await replica.clock.fire("acquire")
     await replica.clock.until_waiting("acquire")
     assert len(replica.manager) == 0
-    await site.age_leases(31)
+    await rig.age_leases(31)
 
     await replica.clock.fire("acquire")
     run = await replica.works.started(1)
@@ -118,10 +118,10 @@ async def test_stale_lease_is_taken_with_a_new_runner_id(site: Site, replica: Re
     assert replica.stats.takeovers == {"lease": 1}
 
 
-async def test_chat_of_a_process_that_is_gone_is_taken_at_once(site: Site, replica: Replica) -> None:
-    other = await site.replica()
-    runner = await other.drive(await site.rig.create())
-    await site.rig.sql("DELETE FROM replicas WHERE id = $1", other.worker_id)
+async def test_chat_of_a_process_that_is_gone_is_taken_at_once(rig: RunnerRig, replica: Replica) -> None:
+    other = await rig.replica()
+    runner = await other.drive(await rig.rig.create())
+    await rig.rig.sql("DELETE FROM replicas WHERE id = $1", other.worker_id)
 
     assert await replica.acquirer.run_pass() == 1
 
@@ -129,17 +129,17 @@ async def test_chat_of_a_process_that_is_gone_is_taken_at_once(site: Site, repli
     assert replica.stats.takeovers == {"lock_gone": 1}
 
 
-async def test_interrupts_come_before_deadlines_and_these_before_steps(site: Site, replica: Replica) -> None:
-    chats = {state: await site.rig.chat(state) for state in (State.R0, State.A0, State.I0)}
+async def test_interrupts_come_before_deadlines_and_these_before_steps(rig: RunnerRig, replica: Replica) -> None:
+    chats = {state: await rig.rig.chat(state) for state in (State.R0, State.A0, State.I0)}
 
     await replica.acquirer.run_pass()
 
     assert taken(replica) == [chats[State.I0], chats[State.A0], chats[State.R0]]
 
 
-async def test_message_to_a_waiting_chat_does_not_change_its_place(site: Site, replica: Replica) -> None:
-    first, second = await site.rig.create(), await site.rig.create()
-    await site.rig.send(first, "and this", BusyBehavior.QUEUE)
+async def test_message_to_a_waiting_chat_does_not_change_its_place(rig: RunnerRig, replica: Replica) -> None:
+    first, second = await rig.rig.create(), await rig.rig.create()
+    await rig.rig.send(first, "and this", BusyBehavior.QUEUE)
 
     await replica.acquirer.run_pass()
 
@@ -149,10 +149,10 @@ async def test_message_to_a_waiting_chat_does_not_change_its_place(site: Site, r
 # How much.
 
 
-async def test_pass_takes_at_most_its_batch_and_asks_for_another(site: Site) -> None:
-    replica = await site.replica(acquire_batch=3)
+async def test_pass_takes_at_most_its_batch_and_asks_for_another(rig: RunnerRig) -> None:
+    replica = await rig.replica(acquire_batch=3)
     for _ in range(7):
-        await site.rig.create()
+        await rig.rig.create()
 
     assert await replica.acquirer.run_pass() == 3
     replica.start(replica.acquirer.run())
@@ -161,10 +161,10 @@ async def test_pass_takes_at_most_its_batch_and_asks_for_another(site: Site) -> 
     assert replica.clock.monotonic() == 0.0
 
 
-async def test_replica_takes_no_more_than_it_may_run(site: Site) -> None:
-    replica = await site.replica(max_runners=2)
+async def test_replica_takes_no_more_than_it_may_run(rig: RunnerRig) -> None:
+    replica = await rig.replica(max_runners=2)
     for _ in range(4):
-        await site.rig.create()
+        await rig.rig.create()
     replica.start(replica.acquirer.run())
     await replica.works.started(2)
     await replica.clock.until_waiting("acquire")
@@ -176,8 +176,8 @@ async def test_replica_takes_no_more_than_it_may_run(site: Site) -> None:
     assert replica.stats.acquired == {"won": 2}
 
 
-async def test_replica_that_is_not_fit_takes_nothing(site: Site, replica: Replica) -> None:
-    await site.rig.create()
+async def test_replica_that_is_not_fit_takes_nothing(rig: RunnerRig, replica: Replica) -> None:
+    await rig.rig.create()
     replica.is_fit = False
 
     assert await replica.acquirer.run_pass() == 0
@@ -185,11 +185,13 @@ async def test_replica_that_is_not_fit_takes_nothing(site: Site, replica: Replic
     assert await replica.acquirer.run_pass() == 1
 
 
-async def test_hint_that_finds_the_replica_unfit_is_followed_as_soon_as_it_is_fit(site: Site, replica: Replica) -> None:
+async def test_hint_that_finds_the_replica_unfit_is_followed_as_soon_as_it_is_fit(
+    rig: RunnerRig, replica: Replica
+) -> None:
     replica.start(replica.acquirer.run())
     await replica.clock.until_waiting("acquire")
     replica.is_fit = False
-    chat_id = await site.rig.create()
+    chat_id = await rig.rig.create()
     replica.bus.dispatch(OwnershipHint(chat_id=chat_id, snapshot_version=1))
     await replica.clock.advance(0)
     replica.is_fit = True
@@ -200,30 +202,30 @@ async def test_hint_that_finds_the_replica_unfit_is_followed_as_soon_as_it_is_fi
     assert replica.clock.monotonic() < 1.0  # and not after the 5 s of the timer
 
 
-async def test_next_hint_brings_back_the_one_that_found_the_replica_unfit(site: Site, replica: Replica) -> None:
+async def test_next_hint_brings_back_the_one_that_found_the_replica_unfit(rig: RunnerRig, replica: Replica) -> None:
     replica.start(replica.acquirer.run())
     await replica.clock.until_waiting("acquire")
     replica.is_fit = False
-    replica.bus.dispatch(OwnershipHint(chat_id=await site.rig.create(), snapshot_version=1))
+    replica.bus.dispatch(OwnershipHint(chat_id=await rig.rig.create(), snapshot_version=1))
     await replica.clock.advance(0)
     replica.is_fit = True
 
-    replica.bus.dispatch(OwnershipHint(chat_id=await site.rig.create(), snapshot_version=1))
+    replica.bus.dispatch(OwnershipHint(chat_id=await rig.rig.create(), snapshot_version=1))
 
     await replica.works.started(2)
     assert replica.clock.monotonic() == 0.0
 
 
-async def test_replica_that_becomes_unfit_stops_in_the_middle_of_a_pass(site: Site, replica: Replica) -> None:
+async def test_replica_that_becomes_unfit_stops_in_the_middle_of_a_pass(rig: RunnerRig, replica: Replica) -> None:
     for _ in range(3):
-        await site.rig.create()
+        await rig.rig.create()
     replica.bus.subscribe(ChatHint, lambda _: setattr(replica, "is_fit", False))
 
     assert await replica.acquirer.run_pass() == 1
 
 
-async def test_replica_that_lost_its_leases_takes_nothing(site: Site, replica: Replica) -> None:
-    await site.rig.create()
+async def test_replica_that_lost_its_leases_takes_nothing(rig: RunnerRig, replica: Replica) -> None:
+    await rig.rig.create()
     replica.manager.fence_off()
 
     assert await replica.acquirer.run_pass() == 0
@@ -234,13 +236,13 @@ async def test_replica_that_lost_its_leases_takes_nothing(site: Site, replica: R
 # Capacity.
 
 
-async def test_full_pool_costs_one_refusal_per_pass_and_raises_no_hint(site: Site) -> None:
-    replica = await site.replica(limits=Limits(running_roots=2, running_subagents=0))
+async def test_full_pool_costs_one_refusal_per_pass_and_raises_no_hint(rig: RunnerRig) -> None:
+    replica = await rig.replica(limits=Limits(running_roots=2, running_subagents=0))
     for _ in range(6):
-        await site.rig.create()
+        await rig.rig.create()
     assert await replica.acquirer.run_pass() == 2
-    waiting = [chat for chat, owner in (await owners(site)).items() if owner is None]
-    before = {chat: await site.rig.trace(chat) for chat in waiting}
+    waiting = [chat for chat, owner in (await owners(rig)).items() if owner is None]
+    before = {chat: await rig.rig.trace(chat) for chat in waiting}
     replica.stats.acquired.clear()
     replica.published.hints.clear()
 
@@ -248,46 +250,46 @@ async def test_full_pool_costs_one_refusal_per_pass_and_raises_no_hint(site: Sit
 
     assert replica.stats.acquired == {"full": 1}
     assert replica.published.hints == []
-    assert {chat: await site.rig.trace(chat) for chat in waiting} == before
+    assert {chat: await rig.rig.trace(chat) for chat in waiting} == before
     assert not replica.acquirer._wanted.is_set()  # nor does it wake itself
 
 
-async def test_full_pool_of_roots_does_not_hide_a_subagent(site: Site) -> None:
-    replica = await site.replica(limits=Limits(running_roots=1, running_subagents=1), acquire_batch=1)
-    root = await site.rig.create()
+async def test_full_pool_of_roots_does_not_hide_a_subagent(rig: RunnerRig) -> None:
+    replica = await rig.replica(limits=Limits(running_roots=1, running_subagents=1), acquire_batch=1)
+    root = await rig.rig.create()
     assert await replica.acquirer.run_pass() == 1
     for _ in range(5):
-        await site.rig.create()
-    child = await site.rig.child(root)
+        await rig.rig.create()
+    child = await rig.rig.child(root)
 
     assert await replica.acquirer.run_pass() == 1
 
     assert taken(replica) == [root, child]
 
 
-async def test_interrupts_are_taken_although_the_pool_is_full(site: Site) -> None:
-    replica = await site.replica(limits=Limits(running_roots=1, running_subagents=0))
-    await site.rig.create()
+async def test_interrupts_are_taken_although_the_pool_is_full(rig: RunnerRig) -> None:
+    replica = await rig.replica(limits=Limits(running_roots=1, running_subagents=0))
+    await rig.rig.create()
     assert await replica.acquirer.run_pass() == 1
-    refused = await site.rig.create()
-    interrupted = await site.rig.chat(State.I0)
+    refused = await rig.rig.create()
+    interrupted = await rig.rig.chat(State.I0)
 
     assert await replica.acquirer.run_pass() == 1
 
     assert taken(replica)[1] == interrupted
-    assert (await site.rig.load(refused)).worker_id is None
+    assert (await rig.rig.load(refused)).worker_id is None
 
 
-async def test_newcomer_is_taken_soon_although_a_pass_over_a_long_list_has_begun(site: Site) -> None:
-    other = await site.rig.value("INSERT INTO users (username) VALUES ($1) RETURNING id", f"u{uuid4().hex}")
-    replica = await site.replica(acquire_batch=40, acquire_delay_per_runner_seconds=0.0)
+async def test_newcomer_is_taken_soon_although_a_pass_over_a_long_list_has_begun(rig: RunnerRig) -> None:
+    other = await rig.rig.value("INSERT INTO users (username) VALUES ($1) RETURNING id", f"u{uuid4().hex}")
+    replica = await rig.replica(acquire_batch=40, acquire_delay_per_runner_seconds=0.0)
     for _ in range(40):
-        await site.rig.create()
+        await rig.rig.create()
     came: list[tuple[ChatId, int]] = []
     has_come = asyncio.Event()
 
     async def come() -> None:
-        chat_id = await site.rig.create(owner_id=other)
+        chat_id = await rig.rig.create(owner_id=other)
         replica.bus.dispatch(OwnershipHint(chat_id=chat_id, snapshot_version=1))
         came.append((chat_id, len(replica.manager)))
 
@@ -307,8 +309,8 @@ async def test_newcomer_is_taken_soon_although_a_pass_over_a_long_list_has_begun
 # When.
 
 
-async def test_first_pass_comes_at_once_and_then_one_per_interval(site: Site, replica: Replica) -> None:
-    await site.rig.create()
+async def test_first_pass_comes_at_once_and_then_one_per_interval(rig: RunnerRig, replica: Replica) -> None:
+    await rig.rig.create()
     replica.start(replica.acquirer.run())
     await replica.works.started(1)
     assert replica.clock.monotonic() == 0.0
@@ -316,7 +318,7 @@ async def test_first_pass_comes_at_once_and_then_one_per_interval(site: Site, re
 
     for count in range(2, 6):
         await replica.clock.until_waiting("acquire")
-        await site.rig.create()  # unheard
+        await rig.rig.create()  # unheard
         await replica.clock.fire("acquire")
         await replica.works.started(count)
         times.append(replica.clock.monotonic())
@@ -326,26 +328,26 @@ async def test_first_pass_comes_at_once_and_then_one_per_interval(site: Site, re
     assert len(set(gaps)) > 1  # replicas do not march in step
 
 
-async def test_hint_from_another_replica_wakes_this_one(site: Site, replica: Replica) -> None:
-    other = await site.replica()
+async def test_hint_from_another_replica_wakes_this_one(rig: RunnerRig, replica: Replica) -> None:
+    other = await rig.replica()
     await replica.listen()
     other.start(other.notifier.run())
     replica.start(replica.acquirer.run())
     await replica.clock.until_waiting("acquire")
 
-    spec = site.rig.spec()
+    spec = rig.rig.spec()
     await other.machine.bundle(lambda bundle: machine.create_chat(bundle, spec))
 
     await replica.works.started(1)
     assert replica.clock.monotonic() == 0.0
 
 
-async def test_busy_replica_lets_idle_ones_go_first_after_a_hint(site: Site, replica: Replica) -> None:
+async def test_busy_replica_lets_idle_ones_go_first_after_a_hint(rig: RunnerRig, replica: Replica) -> None:
     for _ in range(4):
-        await replica.drive(await site.rig.create())
+        await replica.drive(await rig.rig.create())
     replica.start(replica.acquirer.run())
     await replica.clock.until_waiting("acquire")
-    chat_id = await site.rig.create()
+    chat_id = await rig.rig.create()
 
     replica.bus.dispatch(OwnershipHint(chat_id=chat_id, snapshot_version=1))
     await replica.clock.until_waiting("acquire-delay")
@@ -360,10 +362,10 @@ async def test_busy_replica_lets_idle_ones_go_first_after_a_hint(site: Site, rep
     assert replica.clock.waiting("acquire-delay") == []  # the timer's pass is nobody's race
 
 
-async def test_delay_after_a_hint_has_a_limit(site: Site) -> None:
-    replica = await site.replica(acquire_delay_per_runner_seconds=0.2)
+async def test_delay_after_a_hint_has_a_limit(rig: RunnerRig) -> None:
+    replica = await rig.replica(acquire_delay_per_runner_seconds=0.2)
     for _ in range(3):
-        await replica.drive(await site.rig.create())
+        await replica.drive(await rig.rig.create())
     replica.start(replica.acquirer.run())
     await replica.clock.until_waiting("acquire")
 
@@ -374,11 +376,11 @@ async def test_delay_after_a_hint_has_a_limit(site: Site) -> None:
 
 
 @pytest.mark.parametrize("way", ["wake", "resync"])
-async def test_free_slot_and_new_connection_ask_for_a_pass_at_once(site: Site, replica: Replica, way: str) -> None:
-    await replica.drive(await site.rig.create())
+async def test_free_slot_and_new_connection_ask_for_a_pass_at_once(rig: RunnerRig, replica: Replica, way: str) -> None:
+    await replica.drive(await rig.rig.create())
     replica.start(replica.acquirer.run())
     await replica.clock.until_waiting("acquire")
-    await site.rig.create()
+    await rig.rig.create()
 
     if way == "wake":
         replica.acquirer.wake()
@@ -389,14 +391,14 @@ async def test_free_slot_and_new_connection_ask_for_a_pass_at_once(site: Site, r
     assert replica.clock.monotonic() == 0.0
 
 
-async def test_burst_of_reasons_is_one_pass(site: Site) -> None:
+async def test_burst_of_reasons_is_one_pass(rig: RunnerRig) -> None:
     lists: list[str] = []
 
     async def note(conn: asyncpg.Connection) -> None:
         conn.add_query_logger(lambda query: lists.append(query.query) if "owners AS" in query.query else None)
 
-    async with asyncpg.create_pool(site.url, min_size=0, max_size=4, init=note) as pool:
-        replica = await site.replica(pool=pool)
+    async with asyncpg.create_pool(rig.url, min_size=0, max_size=4, init=note) as pool:
+        replica = await rig.replica(pool=pool)
         loop = replica.start(replica.acquirer.run())
         await replica.clock.until_waiting("acquire")
         lists.clear()
@@ -426,13 +428,13 @@ async def test_loop_that_ends_hears_no_hints_any_more(replica: Replica) -> None:
 # Failures.
 
 
-async def test_chat_that_cannot_be_taken_does_not_keep_the_others_from_it(site: Site, replica: Replica) -> None:
-    broken, fine = await site.rig.create(), await site.rig.create()
-    await site.rig.sql(
+async def test_chat_that_cannot_be_taken_does_not_keep_the_others_from_it(rig: RunnerRig, replica: Replica) -> None:
+    broken, fine = await rig.rig.create(), await rig.rig.create()
+    await rig.rig.sql(
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS"
         f" $$ BEGIN IF NEW.chat_id = '{broken}' THEN RAISE 'no'; END IF; RETURN NEW; END $$"
     )
-    await site.rig.sql("CREATE TRIGGER refuse BEFORE INSERT ON chat_heartbeats FOR EACH ROW EXECUTE FUNCTION refuse()")
+    await rig.rig.sql("CREATE TRIGGER refuse BEFORE INSERT ON chat_heartbeats FOR EACH ROW EXECUTE FUNCTION refuse()")
 
     assert await replica.acquirer.run_pass() == 1
 
@@ -440,11 +442,11 @@ async def test_chat_that_cannot_be_taken_does_not_keep_the_others_from_it(site: 
     assert replica.stats.acquired == {"failed": 1, "won": 1}
 
 
-async def test_pass_without_a_database_takes_nothing_and_the_next_one_does(site: Site) -> None:
-    async with Proxy(site.url).listen() as door:
+async def test_pass_without_a_database_takes_nothing_and_the_next_one_does(rig: RunnerRig) -> None:
+    async with Proxy(rig.url).listen() as door:
         pool = await asyncpg.create_pool(door.url, min_size=1, max_size=1)
-        replica = await site.replica(pool=pool)
-        await site.rig.create()
+        replica = await rig.replica(pool=pool)
+        await rig.rig.create()
         door.fault, door.statement = Fault.LOSE_REQUEST, b"owners AS"
 
         assert await replica.acquirer.run_pass() == 0
@@ -455,39 +457,39 @@ async def test_pass_without_a_database_takes_nothing_and_the_next_one_does(site:
         pool.terminate()
 
 
-async def test_chat_won_after_the_close_is_let_go_of_at_once(site: Site, replica: Replica) -> None:
-    chat_id = await site.rig.create()
+async def test_chat_won_after_the_close_is_let_go_of_at_once(rig: RunnerRig, replica: Replica) -> None:
+    chat_id = await rig.rig.create()
     # Between its commit and the spawn: the commit is announced first.
     replica.bus.subscribe(ChatHint, lambda _: replica.manager.close(), key=chat_id)
 
     assert await replica.acquirer.run_pass() == 0
     await replica.inflight.wait_idle()
 
-    row = await site.rig.load(chat_id)
+    row = await rig.rig.load(chat_id)
     assert (row.worker_id, row.runner_id) == (None, None)
-    assert await site.heartbeats() == set()
+    assert await rig.heartbeats() == set()
     assert replica.stats.acquired == {"closed": 1}
     assert replica.works.runs == []
 
 
 @pytest.mark.parametrize("is_at_once", [False, True], ids=["by a bundle", "at once"])
 @pytest.mark.parametrize("is_cancelled", [False, True], ids=["answer lost", "cancelled"])
-async def test_chat_that_may_have_been_won_is_let_go_of(site: Site, is_cancelled: bool, is_at_once: bool) -> None:
+async def test_chat_that_may_have_been_won_is_let_go_of(rig: RunnerRig, is_cancelled: bool, is_at_once: bool) -> None:
     """Nobody is going to drive it here; without this it would lie until its lease has run out."""
-    async with Proxy(site.url).listen() as door:
+    async with Proxy(rig.url).listen() as door:
         pool = await asyncpg.create_pool(door.url, min_size=0, max_size=4)
-        replica = await site.replica(pool=pool)
-        chat_id = await site.rig.create()
+        replica = await rig.replica(pool=pool)
+        chat_id = await rig.rig.create()
         door.fault = Fault.HOLD_ANSWER if is_cancelled else Fault.LOSE_ANSWER
         if is_at_once:
             door.statement = chat_id.bytes
         else:  # somebody had it, which takes more than one statement
-            await site.rig.run(chat_id, machine.acquire, worker_id=uuid4(), runner_id=uuid4())
-            await site.rig.sql("DELETE FROM chat_heartbeats")
+            await rig.rig.run(chat_id, machine.acquire, worker_id=uuid4(), runner_id=uuid4())
+            await rig.rig.sql("DELETE FROM chat_heartbeats")
 
         looking = asyncio.ensure_future(replica.acquirer.run_pass())
         await door.committed.wait()
-        assert (await site.rig.load(chat_id)).worker_id == replica.worker_id
+        assert (await rig.rig.load(chat_id)).worker_id == replica.worker_id
         if is_cancelled:
             looking.cancel()
             door.let_go.set()
@@ -495,15 +497,15 @@ async def test_chat_that_may_have_been_won_is_let_go_of(site: Site, is_cancelled
         await replica.inflight.wait_idle()
 
         assert looking.cancelled() is is_cancelled
-        assert (await site.rig.load(chat_id)).worker_id is None
-        assert await site.heartbeats() == set()
+        assert (await rig.rig.load(chat_id)).worker_id is None
+        assert await rig.heartbeats() == set()
         assert replica.works.runs == []
         pool.terminate()
 
 
-async def test_slot_that_becomes_free_is_taken_without_waiting_for_the_timer(site: Site) -> None:
-    replica = await site.replica(max_runners=1)
-    first, _ = await site.rig.create(), await site.rig.create()
+async def test_slot_that_becomes_free_is_taken_without_waiting_for_the_timer(rig: RunnerRig) -> None:
+    replica = await rig.replica(max_runners=1)
+    first, _ = await rig.rig.create(), await rig.rig.create()
     replica.start(replica.acquirer.run())
     run = await replica.works.started(1)
     assert run.handle.input.chat_id == first
@@ -514,36 +516,36 @@ async def test_slot_that_becomes_free_is_taken_without_waiting_for_the_timer(sit
     assert replica.clock.monotonic() == 0.0
 
 
-async def test_chat_that_one_hint_names_is_taken_without_a_list(site: Site) -> None:
-    replica = await site.replica(acquire_delay_per_runner_seconds=0.0)
-    unnamed = await site.rig.create()
+async def test_chat_that_one_hint_names_is_taken_without_a_list(rig: RunnerRig) -> None:
+    replica = await rig.replica(acquire_delay_per_runner_seconds=0.0)
+    unnamed = await rig.rig.create()
     replica.start(replica.acquirer.run())
     await replica.clock.until_waiting("acquire")
     await replica.works.started(1)
-    left, named = await site.rig.create(), await site.rig.create()
+    left, named = await rig.rig.create(), await rig.rig.create()
 
     replica.bus.dispatch(OwnershipHint(chat_id=named, snapshot_version=1))
     await replica.works.started(2)
     await replica.clock.until_waiting("acquire")
 
-    found = await owners(site)
+    found = await owners(rig)
     assert (found[unnamed], found[named], found[left]) == (replica.worker_id, replica.worker_id, None)
 
 
-async def test_hint_about_a_chat_at_rest_means_a_free_slot_for_another(site: Site, replica: Replica) -> None:
+async def test_hint_about_a_chat_at_rest_means_a_free_slot_for_another(rig: RunnerRig, replica: Replica) -> None:
     replica.start(replica.acquirer.run())
     await replica.clock.until_waiting("acquire")
-    resting, waiting = await site.rig.chat(State.W), await site.rig.create()
+    resting, waiting = await rig.rig.chat(State.W), await rig.rig.create()
 
     replica.bus.dispatch(OwnershipHint(chat_id=resting, snapshot_version=1))
 
     await replica.works.started(1)
-    assert (await owners(site))[waiting] == replica.worker_id
+    assert (await owners(rig))[waiting] == replica.worker_id
 
 
-async def test_hint_about_a_chat_that_is_driven_here_costs_nothing(site: Site) -> None:
-    replica = await site.replica(acquire_delay_per_runner_seconds=0.0)
-    chat_id = await site.rig.create()
+async def test_hint_about_a_chat_that_is_driven_here_costs_nothing(rig: RunnerRig) -> None:
+    replica = await rig.replica(acquire_delay_per_runner_seconds=0.0)
+    chat_id = await rig.rig.create()
     replica.start(replica.acquirer.run())
     await replica.works.started(1)
     await replica.clock.until_waiting("acquire")

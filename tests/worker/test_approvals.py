@@ -24,7 +24,7 @@ from tests import scripted_tools
 from tests.eventually import until
 from tests.loop_turns import matches_by_turn
 from tests.scripted_tools import ScriptedTool
-from tests.worker.worker_rig import House, in_turn, open_house
+from tests.worker.worker_rig import WorkerRig, in_turn, open_house
 
 PICK = msgspec.json.encode([{"name": "pick", "description": "Pick one.", "input_schema": {"type": "object"}}]).decode()
 ASK_RUN = {"rules": [{"tool": "run", "action": "ask"}]}
@@ -39,50 +39,50 @@ def deny(call_id: str) -> Answer:
     return Answer(tool_call_id=call_id, decision=Decision.DENY, reason="not today")
 
 
-async def asked(house: House, **fields: object) -> ChatId:
+async def asked(rig: WorkerRig, **fields: object) -> ChatId:
     """A chat that waits for an answer, and that nobody owns."""
-    chat_id = await house.ask("hello", **fields)
-    await until_asked(house, chat_id)
+    chat_id = await rig.ask("hello", **fields)
+    await until_asked(rig, chat_id)
     return chat_id
 
 
-async def until_asked(house: House, chat_id: ChatId) -> None:
+async def until_asked(rig: WorkerRig, chat_id: ChatId) -> None:
     async def parked() -> bool:
-        chat = await house.chat(chat_id)
+        chat = await rig.chat(chat_id)
         return chat.is_parked and chat.worker_id is None
 
     await until(parked)
 
 
-async def answer(house: House, chat_id: ChatId, make: Callable[[str], Answer] = approve, only: str = "") -> None:
+async def answer(rig: WorkerRig, chat_id: ChatId, make: Callable[[str], Answer] = approve, only: str = "") -> None:
     async def run(tx: machine.Tx) -> None:
         pending = await machine.open_calls.asked_calls(tx)
         answers = [make(call.tool_call_id) for call in pending if only in ("", call.tool_name)]
-        await machine.answer_approvals(tx, answers, answered_by=house.user)
+        await machine.answer_approvals(tx, answers, answered_by=rig.user)
 
-    await house.machine.chat(chat_id).update(run)
+    await rig.machine.chat(chat_id).update(run)
 
 
-async def errors(house: House, chat_id: ChatId) -> list[Any]:
-    return [result["error"] for result in await house.results(chat_id) if "error" in result]
+async def errors(rig: WorkerRig, chat_id: ChatId) -> list[Any]:
+    return [result["error"] for result in await rig.results(chat_id) if "error" in result]
 
 
 async def test_an_approved_call_runs_and_the_turn_goes_on(database_url: str) -> None:
     tool = scripted_tools.echo("run")
-    async with open_house(database_url, script=in_turn(*SCRIPT), tools=[tool]) as house:
-        await house.set("approvals", ASK_RUN)
-        chat_id = await asked(house)
-        before = len(house.calls), len(tool.runs)
-        await until(lambda: house.worker.stats.approvals_asked == 1)
+    async with open_house(database_url, script=in_turn(*SCRIPT), tools=[tool]) as rig:
+        await rig.set("approvals", ASK_RUN)
+        chat_id = await asked(rig)
+        before = len(rig.calls), len(tool.runs)
+        await until(lambda: rig.worker.stats.approvals_asked == 1)
 
-        await answer(house, chat_id)
-        chat = await house.rested(chat_id)
+        await answer(rig, chat_id)
+        chat = await rig.rested(chat_id)
 
         assert before == (1, 0)
         assert chat.status == Status.WAITING
         assert tool.inputs == [{"command": "ls"}]
-        assert (await house.story(chat_id))[1:] == [("assistant", "run!"), ("tool", "run=ok"), ("assistant", "done")]
-        assert len(house.calls) == 2
+        assert (await rig.story(chat_id))[1:] == [("assistant", "run!"), ("tool", "run=ok"), ("assistant", "done")]
+        assert len(rig.calls) == 2
 
 
 async def test_a_question_that_was_not_written_is_not_counted(
@@ -98,39 +98,39 @@ async def test_a_question_that_was_not_written_is_not_counted(
         await machine.approvals.ask_approvals(tx, questions, **fields)
 
     monkeypatch.setattr(machine, "ask_approvals", ask)
-    async with open_house(database_url, script=in_turn(*SCRIPT), tools=[scripted_tools.echo("run")]) as house:
-        await house.set("approvals", ASK_RUN)
-        await asked(house)
-        await until(lambda: house.worker.stats.approvals_asked > 0)
+    async with open_house(database_url, script=in_turn(*SCRIPT), tools=[scripted_tools.echo("run")]) as rig:
+        await rig.set("approvals", ASK_RUN)
+        await asked(rig)
+        await until(lambda: rig.worker.stats.approvals_asked > 0)
 
-        assert (tries, house.worker.stats.approvals_asked) == (2, 1)
+        assert (tries, rig.worker.stats.approvals_asked) == (2, 1)
 
 
 async def test_a_denied_call_does_not_run_and_the_model_is_told_why(database_url: str) -> None:
     tool = scripted_tools.echo("run")
-    async with open_house(database_url, script=in_turn(*SCRIPT), tools=[tool]) as house:
-        await house.set("approvals", ASK_RUN)
-        chat_id = await asked(house)
+    async with open_house(database_url, script=in_turn(*SCRIPT), tools=[tool]) as rig:
+        await rig.set("approvals", ASK_RUN)
+        chat_id = await asked(rig)
 
-        await answer(house, chat_id, deny)
-        await house.rested(chat_id)
+        await answer(rig, chat_id, deny)
+        await rig.rested(chat_id)
 
         assert tool.runs == []
-        assert (await house.story(chat_id))[2:] == [("tool", "run=error"), ("assistant", "done")]
-        assert "not today" in (await errors(house, chat_id))[0]
-        assert (await house.messages(chat_id))[2].created_by == house.user
+        assert (await rig.story(chat_id))[2:] == [("tool", "run=error"), ("assistant", "done")]
+        assert "not today" in (await errors(rig, chat_id))[0]
+        assert (await rig.messages(chat_id))[2].created_by == rig.user
 
 
 async def test_a_rule_that_denies_asks_nobody(database_url: str) -> None:
     tool = scripted_tools.echo("run")
-    async with open_house(database_url, script=in_turn(*SCRIPT), tools=[tool]) as house:
-        await house.set("approvals", {"rules": [{"tool": "run", "action": "deny", "reason": "read only"}]})
-        chat_id = await house.ask()
-        chat = await house.rested(chat_id)
+    async with open_house(database_url, script=in_turn(*SCRIPT), tools=[tool]) as rig:
+        await rig.set("approvals", {"rules": [{"tool": "run", "action": "deny", "reason": "read only"}]})
+        chat_id = await rig.ask()
+        chat = await rig.rested(chat_id)
 
         assert chat.status == Status.WAITING
         assert tool.runs == []
-        assert "read only" in (await errors(house, chat_id))[0]
+        assert "read only" in (await errors(rig, chat_id))[0]
 
 
 MIXED = (
@@ -142,51 +142,51 @@ MIXED = (
 async def test_what_may_run_runs_first_then_a_person_is_asked_then_the_client(database_url: str) -> None:
     look, run, burn = (scripted_tools.echo(name) for name in ("look", "run", "burn"))
     rules = [{"tool": "run", "action": "ask"}, {"tool": "burn", "action": "deny"}]
-    async with open_house(database_url, script=in_turn(*MIXED), tools=[look, run, burn]) as house:
-        await house.set("approvals", {"rules": rules})
-        chat_id = await asked(house, dynamic_tools=PICK)
-        first = (await house.story(chat_id))[2:]
+    async with open_house(database_url, script=in_turn(*MIXED), tools=[look, run, burn]) as rig:
+        await rig.set("approvals", {"rules": rules})
+        chat_id = await asked(rig, dynamic_tools=PICK)
+        first = (await rig.story(chat_id))[2:]
 
-        await answer(house, chat_id)
+        await answer(rig, chat_id)
 
         async def handed_over() -> bool:
-            chat = await house.chat(chat_id)
+            chat = await rig.chat(chat_id)
             return chat.status == Status.REQUIRES_ACTION and not chat.awaits_approval
 
         await until(handed_over)
-        second = (await house.story(chat_id))[5:]
-        await submit(house, chat_id)
-        await house.rested(chat_id)
+        second = (await rig.story(chat_id))[5:]
+        await submit(rig, chat_id)
+        await rig.rested(chat_id)
 
         assert first == [("tool", "look=ok"), ("tool", "burn=error"), ("tool", "nothing=error")]
         assert second == [("tool", "run=ok")]
-        assert (await house.story(chat_id))[6:] == [("tool", "pick=ok"), ("assistant", "done")]
-        assert (len(look.runs), len(run.runs), len(burn.runs), len(house.calls)) == (1, 1, 0, 2)
+        assert (await rig.story(chat_id))[6:] == [("tool", "pick=ok"), ("assistant", "done")]
+        assert (len(look.runs), len(run.runs), len(burn.runs), len(rig.calls)) == (1, 1, 0, 2)
 
 
-async def submit(house: House, chat_id: ChatId) -> None:
+async def submit(rig: WorkerRig, chat_id: ChatId) -> None:
     call = next(
         part
-        for message in await house.messages(chat_id)
+        for message in await rig.messages(chat_id)
         for part in message.parts()
         if isinstance(part, ToolCall) and part.tool_name == "pick"
     )
     results = [SubmittedResult(call.tool_call_id, "{}")]
-    await house.machine.chat(chat_id).update(
-        lambda tx: machine.complete_requires_action(tx, results, submitted_by=house.user)
+    await rig.machine.chat(chat_id).update(
+        lambda tx: machine.complete_requires_action(tx, results, submitted_by=rig.user)
     )
 
 
 async def test_a_tool_of_the_client_can_be_asked_about_too(database_url: str) -> None:
-    async with open_house(database_url, script=in_turn((CallTool("pick"),), (Say("done"),))) as house:
-        await house.set("approvals", {"rules": [{"tool": "pick", "action": "ask"}]})
-        chat_id = await asked(house, dynamic_tools=PICK)
+    async with open_house(database_url, script=in_turn((CallTool("pick"),), (Say("done"),))) as rig:
+        await rig.set("approvals", {"rules": [{"tool": "pick", "action": "ask"}]})
+        chat_id = await asked(rig, dynamic_tools=PICK)
 
-        await answer(house, chat_id, deny)
-        chat = await house.rested(chat_id)
+        await answer(rig, chat_id, deny)
+        chat = await rig.rested(chat_id)
 
         assert chat.status == Status.WAITING
-        assert (await house.story(chat_id))[2] == ("tool", "pick=error")
+        assert (await rig.story(chat_id))[2] == ("tool", "pick=error")
 
 
 async def test_an_exclusive_call_beside_one_that_would_be_asked_about_runs_neither_and_asks_nobody(
@@ -194,61 +194,61 @@ async def test_an_exclusive_call_beside_one_that_would_be_asked_about_runs_neith
 ) -> None:
     alone, run = scripted_tools.echo("alone", exclusive=True), scripted_tools.echo("run")
     script = in_turn((CallTool("alone"), CallTool("run", {"command": "a"})), (Say("done"),))
-    async with open_house(database_url, script=script, tools=[alone, run]) as house:
-        await house.set("approvals", ASK_RUN)
-        chat_id = await house.ask()
-        chat = await house.rested(chat_id)
+    async with open_house(database_url, script=script, tools=[alone, run]) as rig:
+        await rig.set("approvals", ASK_RUN)
+        chat_id = await rig.ask()
+        chat = await rig.rested(chat_id)
 
         assert chat.status == Status.WAITING
         assert (alone.runs, run.runs) == ([], [])
-        assert len(await errors(house, chat_id)) == 2
+        assert len(await errors(rig, chat_id)) == 2
 
 
 async def test_rules_of_the_owner_and_of_the_chat_count_as_well(database_url: str) -> None:
     tools = [scripted_tools.echo(name) for name in ("look", "run")]
     script = in_turn((CallTool("look"), CallTool("run", {"command": "ls"})), (Say("done"),))
-    async with open_house(database_url, script=script, tools=tools) as house:
-        chat_id = await blocked_chat(house)
-        await house.rested(chat_id)
+    async with open_house(database_url, script=script, tools=tools) as rig:
+        chat_id = await blocked_chat(rig)
+        await rig.rested(chat_id)
 
-        assert await errors(house, chat_id) != []
+        assert await errors(rig, chat_id) != []
         assert [len(tool.runs) for tool in tools] == [0, 0]
 
 
-async def blocked_chat(house: House) -> ChatId:
+async def blocked_chat(rig: WorkerRig) -> ChatId:
     """A chat whose owner denies one tool, and which itself denies the other."""
     own = msgspec.json.encode([{"tool": "look", "action": "deny"}]).decode()
     of_chat = msgspec.json.encode([{"tool": "run", "action": "deny"}]).decode()
     insert = "INSERT INTO user_settings (user_id, key, value) VALUES ($1, 'approval_rules', $2)"
-    await house.sql(insert, house.user, own)
-    house.worker.stop_acquiring()
-    chat_id = await house.ask()
-    await house.sql("INSERT INTO chat_approval_rules (chat_id, rules) VALUES ($1, $2)", chat_id, of_chat)
-    await house.add_replica()
+    await rig.sql(insert, rig.user, own)
+    rig.worker.stop_acquiring()
+    chat_id = await rig.ask()
+    await rig.sql("INSERT INTO chat_approval_rules (chat_id, rules) VALUES ($1, $2)", chat_id, of_chat)
+    await rig.add_replica()
     return chat_id
 
 
 @pytest.mark.parametrize("value", [{"rules": [{"tool": "x", "action": "forbid"}]}, {"rules": "none"}, []])
 async def test_rules_that_cannot_be_read_leave_every_call_to_be_asked(database_url: str, value: object) -> None:
     tool = scripted_tools.echo("run")
-    async with open_house(database_url, script=in_turn(*SCRIPT), tools=[tool]) as house:
-        await house.set("approvals", value)
-        await asked(house)
+    async with open_house(database_url, script=in_turn(*SCRIPT), tools=[tool]) as rig:
+        await rig.set("approvals", value)
+        await asked(rig)
 
         assert tool.runs == []
 
 
 async def test_a_stored_rule_over_the_bounds_denies_its_tool_and_stops_no_chat(database_url: str) -> None:
     tool = scripted_tools.echo("run")
-    async with open_house(database_url, script=in_turn(*SCRIPT), tools=[tool]) as house:
+    async with open_house(database_url, script=in_turn(*SCRIPT), tools=[tool]) as rig:
         rule = {"tool": "run", "match": {"command": "*a" * 300}, "action": "deny", "reason": "too wild"}
-        await house.set("approvals", {"rules": [rule]})
+        await rig.set("approvals", {"rules": [rule]})
 
-        chat_id = await house.ask("hello")
-        await house.rested(chat_id)
+        chat_id = await rig.ask("hello")
+        await rig.rested(chat_id)
 
         assert tool.inputs == []
-        assert "too wild" in (await errors(house, chat_id))[0]
+        assert "too wild" in (await errors(rig, chat_id))[0]
 
 
 async def test_the_event_loop_goes_on_while_a_hostile_rule_set_judges_a_long_command(database_url: str) -> None:
@@ -284,10 +284,10 @@ async def test_the_event_loop_goes_on_while_a_question_is_prepared(
     args: dict[str, object] = {f"a{at}": "a" * 2000 for at in range(16)}
     rule = {"tool": "run", "action": "ask", "match": {name: "a*a*a*" for name in args}}
     script = ((CallTool("run", args), CallTool("run", args)), (Say("done"),))
-    async with open_house(database_url, script=in_turn(*script), tools=[scripted_tools.echo("run")]) as house:
-        await house.set("approvals", {"rules": [rule]})
+    async with open_house(database_url, script=in_turn(*script), tools=[scripted_tools.echo("run")]) as rig:
+        await rig.set("approvals", {"rules": [rule]})
         async with matches_by_turn(monkeypatch) as matches:
-            await asked(house)
+            await asked(rig)
 
         # Each of the two calls: 16 patterns that restrict, then the same 16 as if they permitted.
         assert matches.total() >= 64
@@ -296,13 +296,13 @@ async def test_the_event_loop_goes_on_while_a_question_is_prepared(
 
 async def test_a_rule_that_denies_is_stronger_than_an_approval(database_url: str) -> None:
     tool = scripted_tools.echo("run")
-    async with open_house(database_url, script=in_turn(*SCRIPT), tools=[tool]) as house:
-        await house.set("approvals", ASK_RUN)
-        chat_id = await asked(house)
-        await house.set("approvals", {"rules": [{"tool": "run", "action": "deny"}]})
+    async with open_house(database_url, script=in_turn(*SCRIPT), tools=[tool]) as rig:
+        await rig.set("approvals", ASK_RUN)
+        chat_id = await asked(rig)
+        await rig.set("approvals", {"rules": [{"tool": "run", "action": "deny"}]})
 
-        await answer(house, chat_id)
-        await house.rested(chat_id)
+        await answer(rig, chat_id)
+        await rig.rested(chat_id)
 
         assert tool.runs == []
 
@@ -312,50 +312,50 @@ async def test_a_rule_that_denies_is_stronger_than_an_approval(database_url: str
 
 async def test_a_question_outlives_the_process_and_asks_the_model_nothing_again(database_url: str) -> None:
     tool = scripted_tools.echo("run")
-    async with open_house(database_url, script=in_turn(*SCRIPT), tools=[tool]) as house:
-        await house.set("approvals", ASK_RUN)
-        chat_id = await asked(house)
-        await house.crash()
+    async with open_house(database_url, script=in_turn(*SCRIPT), tools=[tool]) as rig:
+        await rig.set("approvals", ASK_RUN)
+        chat_id = await asked(rig)
+        await rig.crash()
 
-        await answer(house, chat_id)
-        await house.add_replica()
-        await house.rested(chat_id)
+        await answer(rig, chat_id)
+        await rig.add_replica()
+        await rig.rested(chat_id)
 
-        assert (len(tool.runs), len(house.calls)) == (1, 2)
+        assert (len(tool.runs), len(rig.calls)) == (1, 2)
 
 
 async def test_an_approved_call_that_a_crash_cut_off_runs_on_without_another_question(database_url: str) -> None:
     tool = scripted_tools.hanging("run", replay=Replay.TOKEN)
-    async with open_house(database_url, script=in_turn(*SCRIPT), tools=[tool]) as house:
-        await house.set("approvals", ASK_RUN)
-        chat_id = await asked(house)
-        await answer(house, chat_id)
+    async with open_house(database_url, script=in_turn(*SCRIPT), tools=[tool]) as rig:
+        await rig.set("approvals", ASK_RUN)
+        chat_id = await asked(rig)
+        await answer(rig, chat_id)
         await tool.started.wait()
         tool.started.clear()
 
-        await house.crash()
-        await house.add_replica()
+        await rig.crash()
+        await rig.add_replica()
         await tool.started.wait()
 
-        assert (await house.chat(chat_id)).status == Status.RUNNING
+        assert (await rig.chat(chat_id)).status == Status.RUNNING
         assert len(set(tool.runs)) == 1
-        assert len(house.calls) == 1
+        assert len(rig.calls) == 1
 
 
 async def test_an_approved_call_with_a_ledger_runs_once_although_its_process_dies(database_url: str) -> None:
     tool = scripted_tools.hanging("run", replay=Replay.LEDGER)
-    async with open_house(database_url, script=in_turn(*SCRIPT), tools=[tool]) as house:
-        await house.set("approvals", ASK_RUN)
-        chat_id = await asked(house)
-        await answer(house, chat_id)
+    async with open_house(database_url, script=in_turn(*SCRIPT), tools=[tool]) as rig:
+        await rig.set("approvals", ASK_RUN)
+        chat_id = await asked(rig)
+        await answer(rig, chat_id)
         await tool.started.wait()
 
-        await house.crash()
-        await house.add_replica()
-        await house.rested(chat_id)
+        await rig.crash()
+        await rig.add_replica()
+        await rig.rested(chat_id)
 
         assert len(tool.runs) == 1
-        assert "outcome is unknown" in (await errors(house, chat_id))[0]
+        assert "outcome is unknown" in (await errors(rig, chat_id))[0]
 
 
 # Other ways out
@@ -363,83 +363,83 @@ async def test_an_approved_call_with_a_ledger_runs_once_although_its_process_die
 
 async def test_an_interrupt_closes_the_question(database_url: str) -> None:
     tool = scripted_tools.echo("run")
-    async with open_house(database_url, script=in_turn(*SCRIPT), tools=[tool]) as house:
-        await house.set("approvals", ASK_RUN)
-        chat_id = await asked(house)
+    async with open_house(database_url, script=in_turn(*SCRIPT), tools=[tool]) as rig:
+        await rig.set("approvals", ASK_RUN)
+        chat_id = await asked(rig)
 
-        await house.interrupt(chat_id)
-        chat = await house.rested(chat_id)
+        await rig.interrupt(chat_id)
+        chat = await rig.rested(chat_id)
 
         assert chat.status == Status.WAITING
-        assert (len(tool.runs), len(house.calls)) == (0, 1)
-        assert (await house.results(chat_id))[0]["reason"] == "interrupted_by_user"
-        assert await house.sql("SELECT count(*) FROM chat_approvals") == 0
+        assert (len(tool.runs), len(rig.calls)) == (0, 1)
+        assert (await rig.results(chat_id))[0]["reason"] == "interrupted_by_user"
+        assert await rig.sql("SELECT count(*) FROM chat_approvals") == 0
 
 
 async def test_a_message_that_interrupts_and_an_edit_close_the_question(database_url: str) -> None:
     tool = scripted_tools.echo("run")
     script = in_turn(SCRIPT[0], SCRIPT[0], (Say("done"),))
-    async with open_house(database_url, script=script, tools=[tool]) as house:
-        await house.set("approvals", ASK_RUN)
-        chat_id = await asked(house)
+    async with open_house(database_url, script=script, tools=[tool]) as rig:
+        await rig.set("approvals", ASK_RUN)
+        chat_id = await asked(rig)
 
-        await house.send(chat_id, "stop that", BusyBehavior.INTERRUPT)
-        await until_asked(house, chat_id)
-        await house.edit(chat_id, (await house.messages(chat_id))[0], "something else")
-        chat = await house.rested(chat_id)
+        await rig.send(chat_id, "stop that", BusyBehavior.INTERRUPT)
+        await until_asked(rig, chat_id)
+        await rig.edit(chat_id, (await rig.messages(chat_id))[0], "something else")
+        chat = await rig.rested(chat_id)
 
         assert chat.status == Status.WAITING
         assert tool.runs == []
-        assert await house.sql("SELECT count(*) FROM chat_approvals") == 0
+        assert await rig.sql("SELECT count(*) FROM chat_approvals") == 0
 
 
 async def test_a_message_that_waits_leaves_the_question_open(database_url: str) -> None:
     tool = scripted_tools.echo("run")
-    async with open_house(database_url, script=in_turn(*SCRIPT), tools=[tool]) as house:
-        await house.set("approvals", ASK_RUN)
-        chat_id = await asked(house)
+    async with open_house(database_url, script=in_turn(*SCRIPT), tools=[tool]) as rig:
+        await rig.set("approvals", ASK_RUN)
+        chat_id = await asked(rig)
 
-        await house.send(chat_id, "and then")
-        await answer(house, chat_id)
-        await house.rested(chat_id)
+        await rig.send(chat_id, "and then")
+        await answer(rig, chat_id)
+        await rig.rested(chat_id)
 
         assert len(tool.runs) == 1
 
 
 async def test_a_deadline_closes_the_question_where_one_is_set(database_url: str) -> None:
     tool = scripted_tools.echo("run")
-    async with open_house(database_url, script=in_turn(*SCRIPT), tools=[tool]) as house:
-        await house.set("approvals", {**ASK_RUN, "timeout_seconds": 3600})
-        chat_id = await house.ask()
-        await house.until_status(chat_id, Status.REQUIRES_ACTION)
+    async with open_house(database_url, script=in_turn(*SCRIPT), tools=[tool]) as rig:
+        await rig.set("approvals", {**ASK_RUN, "timeout_seconds": 3600})
+        chat_id = await rig.ask()
+        await rig.until_status(chat_id, Status.REQUIRES_ACTION)
 
-        await pass_deadline(house, chat_id)
-        await house.add_replica()
-        chat = await house.rested(chat_id)
+        await pass_deadline(rig, chat_id)
+        await rig.add_replica()
+        chat = await rig.rested(chat_id)
 
         assert chat.status == Status.WAITING
         assert tool.runs == []
-        assert (await house.results(chat_id))[0]["reason"] == "approval_timed_out"
+        assert (await rig.results(chat_id))[0]["reason"] == "approval_timed_out"
 
 
-async def pass_deadline(house: House, chat_id: ChatId) -> None:
+async def pass_deadline(rig: WorkerRig, chat_id: ChatId) -> None:
     """An hour passes for the database, and the owner of the chat, who waits for it, dies."""
 
     async def change(tx: machine.Tx) -> None:
         await tx.conn.execute("UPDATE chats SET requires_action_deadline_at = clock_timestamp() WHERE id = $1", chat_id)
 
-    await house.machine.chat(chat_id).update(change)
-    await house.crash()
+    await rig.machine.chat(chat_id).update(change)
+    await rig.crash()
 
 
 @pytest.mark.parametrize("count", [3])
 async def test_chats_that_wait_for_people_take_no_slots(database_url: str, count: int) -> None:
     tools: Sequence[ScriptedTool] = [scripted_tools.echo("run"), scripted_tools.echo("look")]
-    async with open_house(database_url, script=(CallTool("run", {"command": "ls"}),), tools=tools) as house:
-        await house.set("chats", {"running_roots": 1})
-        await house.set("approvals", ASK_RUN)
+    async with open_house(database_url, script=(CallTool("run", {"command": "ls"}),), tools=tools) as rig:
+        await rig.set("chats", {"running_roots": 1})
+        await rig.set("approvals", ASK_RUN)
 
         for _ in range(count):
-            await asked(house)
+            await asked(rig)
 
-        assert await house.sql("SELECT count(*) FROM chats WHERE awaits_approval") == count
+        assert await rig.sql("SELECT count(*) FROM chats WHERE awaits_approval") == count

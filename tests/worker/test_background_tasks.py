@@ -9,7 +9,7 @@ from contextvars import ContextVar
 import pytest
 
 from rookery.testing.clock import FakeClock
-from rookery.worker.background_tasks import InFlight
+from rookery.worker.background_tasks import BackgroundTasks
 
 FIELD: ContextVar[str] = ContextVar("FIELD", default="unset")
 
@@ -20,8 +20,8 @@ async def clock() -> FakeClock:
 
 
 @pytest.fixture
-async def inflight(clock: FakeClock) -> InFlight:
-    return InFlight(clock)
+async def inflight(clock: FakeClock) -> BackgroundTasks:
+    return BackgroundTasks(clock)
 
 
 class Effect:
@@ -41,7 +41,7 @@ class Effect:
         self.is_done = True
 
 
-async def test_work_runs_by_itself_and_is_counted_until_it_ends(inflight: InFlight) -> None:
+async def test_work_runs_by_itself_and_is_counted_until_it_ends(inflight: BackgroundTasks) -> None:
     effect = Effect()
 
     inflight.start(effect, name="effect", seconds=5)
@@ -53,12 +53,14 @@ async def test_work_runs_by_itself_and_is_counted_until_it_ends(inflight: InFlig
     assert len(inflight) == 0
 
 
-async def test_idle_set_does_not_keep_anybody_waiting(inflight: InFlight) -> None:
+async def test_idle_set_does_not_keep_anybody_waiting(inflight: BackgroundTasks) -> None:
     await asyncio.wait_for(inflight.wait_idle(), 10)
     await asyncio.wait_for(inflight.close(5), 10)
 
 
-async def test_failing_work_is_logged_and_harms_nobody(inflight: InFlight, caplog: pytest.LogCaptureFixture) -> None:
+async def test_failing_work_is_logged_and_harms_nobody(
+    inflight: BackgroundTasks, caplog: pytest.LogCaptureFixture
+) -> None:
     effect = Effect()
 
     async def fail() -> None:
@@ -74,7 +76,7 @@ async def test_failing_work_is_logged_and_harms_nobody(inflight: InFlight, caplo
     assert effect.is_done
 
 
-async def test_slow_work_is_stopped_at_its_limit(inflight: InFlight, clock: FakeClock) -> None:
+async def test_slow_work_is_stopped_at_its_limit(inflight: BackgroundTasks, clock: FakeClock) -> None:
     slow, slower = Effect(), Effect()
     inflight.start(slow, name="slow", seconds=5)
     inflight.start(slower, name="slower", seconds=60)
@@ -88,7 +90,7 @@ async def test_slow_work_is_stopped_at_its_limit(inflight: InFlight, clock: Fake
     await inflight.wait_idle()
 
 
-async def test_work_cancelled_from_within_is_over_and_harms_nobody(inflight: InFlight) -> None:
+async def test_work_cancelled_from_within_is_over_and_harms_nobody(inflight: BackgroundTasks) -> None:
     async def cancel() -> None:
         raise asyncio.CancelledError
 
@@ -98,7 +100,7 @@ async def test_work_cancelled_from_within_is_over_and_harms_nobody(inflight: InF
     assert len(inflight) == 0
 
 
-async def test_what_work_binds_is_its_own(inflight: InFlight) -> None:
+async def test_what_work_binds_is_its_own(inflight: BackgroundTasks) -> None:
     seen: list[str] = []
     FIELD.set("the caller's")
 
@@ -113,7 +115,7 @@ async def test_what_work_binds_is_its_own(inflight: InFlight) -> None:
     assert FIELD.get() == "the caller's"
 
 
-async def test_close_waits_for_what_runs_and_takes_nothing_more(inflight: InFlight) -> None:
+async def test_close_waits_for_what_runs_and_takes_nothing_more(inflight: BackgroundTasks) -> None:
     effect, late = Effect(), Effect()
     inflight.start(effect, name="effect", seconds=60)
 
@@ -128,7 +130,9 @@ async def test_close_waits_for_what_runs_and_takes_nothing_more(inflight: InFlig
     assert not late.is_done
 
 
-async def test_close_cancels_what_takes_too_long_and_waits_for_its_end(inflight: InFlight, clock: FakeClock) -> None:
+async def test_close_cancels_what_takes_too_long_and_waits_for_its_end(
+    inflight: BackgroundTasks, clock: FakeClock
+) -> None:
     effect = Effect()
     inflight.start(effect, name="effect", seconds=60)
 
@@ -140,7 +144,7 @@ async def test_close_cancels_what_takes_too_long_and_waits_for_its_end(inflight:
     assert len(inflight) == 0
 
 
-async def test_close_may_be_called_twice(inflight: InFlight, clock: FakeClock) -> None:
+async def test_close_may_be_called_twice(inflight: BackgroundTasks, clock: FakeClock) -> None:
     effect = Effect()
     inflight.start(effect, name="effect", seconds=60)
 

@@ -17,23 +17,23 @@ from rookery.store.models.model_configs import ModelConfig
 from rookery.store.models.usage import CallStatus, Entry, KeySource, record_call
 from rookery.testing.clock import FakeClock
 from rookery.worker import billing
-from rookery.worker.background_tasks import InFlight
+from rookery.worker.background_tasks import BackgroundTasks
 from rookery.worker.billing import Ledger
 from tests.store.machine.lossy_proxy import Fault, Proxy
-from tests.store.models.rows import Nest, open_nest
+from tests.store.models.rows import ModelRows, open_nest
 
 ROWS = "SELECT status, output_tokens, chat_id, at FROM model_usage ORDER BY id"
 
 
 @pytest.fixture
-async def nest(database_url: str) -> AsyncIterator[Nest]:
-    async with open_nest(database_url) as nest:
-        yield nest
+async def rows(database_url: str) -> AsyncIterator[ModelRows]:
+    async with open_nest(database_url) as rows:
+        yield rows
 
 
 @pytest.fixture
-async def config(nest: Nest) -> ModelConfig:
-    return await nest.config(await nest.provider())
+async def config(rows: ModelRows) -> ModelConfig:
+    return await rows.config(await rows.provider())
 
 
 @pytest.fixture
@@ -49,9 +49,9 @@ async def pool(door: Proxy) -> AsyncIterator[asyncpg.Pool]:
     pool.terminate()
 
 
-async def failed_call(nest: Nest, config: ModelConfig, **fields: Any) -> Entry:
+async def failed_call(rows: ModelRows, config: ModelConfig, **fields: Any) -> Entry:
     values: dict[str, Any] = {
-        "owner_id": await nest.user(),
+        "owner_id": await rows.user(),
         "chat_id": None,
         "purpose": "turn",
         "provider_id": config.provider_id,
@@ -65,17 +65,17 @@ async def failed_call(nest: Nest, config: ModelConfig, **fields: Any) -> Entry:
 
 
 async def test_row_is_written_once_the_connection_is_back_and_keeps_its_time(
-    nest: Nest, config: ModelConfig, door: Proxy, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture
+    rows: ModelRows, config: ModelConfig, door: Proxy, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = FakeClock()
-    inflight = InFlight(clock)
+    inflight = BackgroundTasks(clock)
     ledger = Ledger(pool, inflight)
     door.fault, door.statement = Fault.LOSE_REQUEST, b"model_usage"
     recorded_at = clock.now()
 
     with caplog.at_level(logging.INFO):
-        ledger.record(await failed_call(nest, config))
-        ledger.record(await failed_call(nest, config, output_tokens=8))
+        ledger.record(await failed_call(rows, config))
+        ledger.record(await failed_call(rows, config, output_tokens=8))
         await clock.until_waiting("usage-retry")
         written = asyncio.create_task(inflight.wait_idle())
         async with asyncio.timeout(30):
@@ -86,7 +86,7 @@ async def test_row_is_written_once_the_connection_is_back_and_keeps_its_time(
                     await clock.fire("usage-retry")
                 await asyncio.sleep(0.01)
 
-    first, second = await nest.conn.fetch(ROWS)
+    first, second = await rows.conn.fetch(ROWS)
     assert (first["status"], first["output_tokens"], first["at"]) == ("failed", 7, recorded_at)
     assert second["output_tokens"] == 8
     assert [record.exc_info for record in caplog.records if record.exc_info] == []
@@ -94,27 +94,27 @@ async def test_row_is_written_once_the_connection_is_back_and_keeps_its_time(
 
 
 async def test_row_of_a_chat_that_is_gone_is_its_owners_all_the_same(
-    nest: Nest, config: ModelConfig, pool: asyncpg.Pool
+    rows: ModelRows, config: ModelConfig, pool: asyncpg.Pool
 ) -> None:
-    inflight = InFlight(FakeClock())
+    inflight = BackgroundTasks(FakeClock())
 
-    Ledger(pool, inflight).record(await failed_call(nest, config, chat_id=ChatId(uuid4())))
+    Ledger(pool, inflight).record(await failed_call(rows, config, chat_id=ChatId(uuid4())))
     await inflight.wait_idle()
 
-    (row,) = await nest.conn.fetch(ROWS)
+    (row,) = await rows.conn.fetch(ROWS)
     assert (row["output_tokens"], row["chat_id"]) == (7, None)
 
 
 async def test_rows_that_wait_for_a_database_are_bounded_and_end_with_the_process(
-    nest: Nest, config: ModelConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    rows: ModelRows, config: ModelConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(billing, "MAX_WAITING", 3)
     clock = FakeClock()
-    inflight = InFlight(clock)
+    inflight = BackgroundTasks(clock)
     nowhere = asyncpg.create_pool("postgresql://127.0.0.1:1/none", min_size=0)
     await nowhere
     ledger = Ledger(nowhere, inflight)
-    row = await failed_call(nest, config)
+    row = await failed_call(rows, config)
 
     ledger.record(row)
     await clock.until_waiting("usage-retry")
@@ -129,15 +129,15 @@ async def test_rows_that_wait_for_a_database_are_bounded_and_end_with_the_proces
 
 
 async def test_row_whose_answer_got_lost_is_not_written_twice(
-    nest: Nest, config: ModelConfig, pool: asyncpg.Pool
+    rows: ModelRows, config: ModelConfig, pool: asyncpg.Pool
 ) -> None:
     """It was committed with its step, and nobody heard of it: the call is taken for one that came to nothing."""
     clock = FakeClock()
-    inflight = InFlight(clock)
-    row = await failed_call(nest, config, status=CallStatus.OK, at=clock.now())
-    await record_call(nest.conn, row)
+    inflight = BackgroundTasks(clock)
+    row = await failed_call(rows, config, status=CallStatus.OK, at=clock.now())
+    await record_call(rows.conn, row)
 
     Ledger(pool, inflight).record(msgspec.structs.replace(row, status=CallStatus.INTERRUPTED))
     await inflight.wait_idle()
 
-    assert [(found["status"], found["output_tokens"]) for found in await nest.conn.fetch(ROWS)] == [("ok", 7)]
+    assert [(found["status"], found["output_tokens"]) for found in await rows.conn.fetch(ROWS)] == [("ok", 7)]

@@ -13,79 +13,79 @@ from rookery.store.people.users import UserDraft, UserPatch, create_user
 from rookery.testing import FakeClock
 from rookery.worker.disabled_users import DisabledUsers
 from tests.store.machine.machine_rig import Recorder
-from tests.worker.worker_rig import House, in_turn, open_house
+from tests.worker.worker_rig import WorkerRig, in_turn, open_house
 
 HANG = (Say("half"), Wait(3600))
 
 
-async def set_status(house: House, status: AccountStatus) -> None:
+async def set_status(rig: WorkerRig, status: AccountStatus) -> None:
     """As an administrator does it."""
-    async with house.database.api.acquire() as conn:
+    async with rig.database.api.acquire() as conn:
         admin = await conn.fetchval("SELECT id FROM users WHERE role = 'admin'")
         if admin is None:
             draft = UserDraft(email="root@example.test", role=Role.ADMIN)
             admin = (await create_user(conn, draft)).id
-    store = Store(house.database.api, machine=house.machine, publisher=house.replicas[0].notifier, clock=house.clock)
-    await store.as_actor(UserActor(admin, Role.ADMIN)).users.update(house.user, UserPatch(status=status))
+    store = Store(rig.database.api, machine=rig.machine, publisher=rig.replicas[0].notifier, clock=rig.clock)
+    await store.as_actor(UserActor(admin, Role.ADMIN)).users.update(rig.user, UserPatch(status=status))
 
 
 async def test_queued_messages_of_a_disabled_owner_stay_queued_and_unheard(database_url: str) -> None:
     clock = FakeClock()
-    async with open_house(database_url, script=in_turn(HANG, (Say("never"),)), clock=clock) as house:
-        chat_id = await house.ask("hello")
+    async with open_house(database_url, script=in_turn(HANG, (Say("never"),)), clock=clock) as rig:
+        chat_id = await rig.ask("hello")
         await clock.until_waiting("scripted-wait")
         for words in ("first", "second"):
-            await house.send(chat_id, words, BusyBehavior.QUEUE)
+            await rig.send(chat_id, words, BusyBehavior.QUEUE)
 
-        await set_status(house, AccountStatus.DISABLED)
-        chat = await house.rested(chat_id)
+        await set_status(rig, AccountStatus.DISABLED)
+        chat = await rig.rested(chat_id)
 
         assert (chat.status, chat.queue_len) == (Status.ERROR, 2)
         assert "disabled" in (chat.last_error or "")
-        assert await house.story(chat_id) == [("user", "hello"), ("assistant", "half")]
-        await set_status(house, AccountStatus.ACTIVE)
-        await house.worker.wait_idle()
-        assert ((await house.chat(chat_id)).status, len(house.calls)) == (Status.ERROR, 1)
+        assert await rig.story(chat_id) == [("user", "hello"), ("assistant", "half")]
+        await set_status(rig, AccountStatus.ACTIVE)
+        await rig.worker.wait_idle()
+        assert ((await rig.chat(chat_id)).status, len(rig.calls)) == (Status.ERROR, 1)
 
 
 async def test_running_chat_of_a_disabled_owner_rests_with_what_was_said(database_url: str) -> None:
     clock = FakeClock()
-    async with open_house(database_url, script=HANG, clock=clock) as house:
-        chat_id = await house.ask("hello")
+    async with open_house(database_url, script=HANG, clock=clock) as rig:
+        chat_id = await rig.ask("hello")
         await clock.until_waiting("scripted-wait")
 
-        await set_status(house, AccountStatus.DISABLED)
-        chat = await house.rested(chat_id)
+        await set_status(rig, AccountStatus.DISABLED)
+        chat = await rig.rested(chat_id)
 
         assert chat.status == Status.WAITING
-        assert (await house.story(chat_id))[1:] == [("assistant", "half")]
+        assert (await rig.story(chat_id))[1:] == [("assistant", "half")]
 
 
 async def test_turn_that_begins_just_behind_the_change_asks_no_model(database_url: str) -> None:
-    async with open_house(database_url, script=(Say("never"),)) as house:
-        await set_status(house, AccountStatus.DISABLED)
+    async with open_house(database_url, script=(Say("never"),)) as rig:
+        await set_status(rig, AccountStatus.DISABLED)
 
-        chat_id = await house.ask("hello")
-        chat = await house.rested(chat_id)
+        chat_id = await rig.ask("hello")
+        chat = await rig.rested(chat_id)
 
         assert chat.status in (Status.ERROR, Status.WAITING)
-        assert house.calls == []
+        assert rig.calls == []
 
 
 async def test_replica_makes_up_for_what_another_one_did_not_live_to_tell(database_url: str) -> None:
     """The account was disabled, and a chat started, behind the back of every hint."""
     clock = FakeClock()
-    async with open_house(database_url, script=HANG, clock=clock) as house:
-        chat_id = await house.ask("hello")
+    async with open_house(database_url, script=HANG, clock=clock) as rig:
+        chat_id = await rig.ask("hello")
         await clock.until_waiting("scripted-wait")
-        async with house.database.api.acquire() as conn:
+        async with rig.database.api.acquire() as conn:
             await conn.execute(
-                "UPDATE users SET status = 'disabled', disabled_at = clock_timestamp() WHERE id = $1", house.user
+                "UPDATE users SET status = 'disabled', disabled_at = clock_timestamp() WHERE id = $1", rig.user
             )
         told = Recorder()
-        looking = DisabledUsers(house.machine, house.database.api, publisher=told, clock=clock, every_seconds=2.0)
+        looking = DisabledUsers(rig.machine, rig.database.api, publisher=told, clock=clock, every_seconds=2.0)
 
         assert await looking.look() == 1
-        assert (await house.rested(chat_id)).status == Status.WAITING
+        assert (await rig.rested(chat_id)).status == Status.WAITING
         assert await looking.look() == 0
-        assert told.hints == [AccessHint(kind="user", id=str(house.user))]
+        assert told.hints == [AccessHint(kind="user", id=str(rig.user))]

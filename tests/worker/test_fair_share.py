@@ -20,7 +20,7 @@ from rookery.worker.config import WorkerConfig
 from rookery.worker.worker import Worker
 from tests.eventually import until
 from tests.scripted_tools import ScriptedTool
-from tests.worker.worker_rig import GatedToolbox, House, open_house
+from tests.worker.worker_rig import GatedToolbox, WorkerRig, open_house
 
 # Tests that wait for a slot must not be saved by the timer.
 QUIET = WorkerConfig(acquire_interval_seconds=3600.0, slot_hold_seconds=0.0)
@@ -56,8 +56,8 @@ def script(call: Call) -> Sequence[Step]:
     return (CallTool("hold"),) if "work" in words else (Say("hello"),)
 
 
-def gave_way(house: House) -> int:
-    return sum(replica.worker.stats.gave_way.total() for replica in house.replicas)
+def gave_way(rig: WorkerRig) -> int:
+    return sum(replica.worker.stats.gave_way.total() for replica in rig.replicas)
 
 
 def was_asked(worker: Worker) -> bool:
@@ -65,29 +65,29 @@ def was_asked(worker: Worker) -> bool:
     return bool(worker.manager._parts.askings._slots)
 
 
-async def ask_for_work(house: House, owner: UUID, count: int) -> list[ChatId]:
-    return [await house.ask("work", owner_id=owner) for _ in range(count)]
+async def ask_for_work(rig: WorkerRig, owner: UUID, count: int) -> list[ChatId]:
+    return [await rig.ask("work", owner_id=owner) for _ in range(count)]
 
 
-async def answer_of(house: House, chat_id: ChatId, words: str) -> int:
+async def answer_of(rig: WorkerRig, chat_id: ChatId, words: str) -> int:
     """The id of the message that says this: ids of all chats are in the order of their commits."""
-    await house.rested(chat_id)
-    return next(each.id for each in await house.messages(chat_id) if each.role is Role.ASSISTANT and words in str(each))
+    await rig.rested(chat_id)
+    return next(each.id for each in await rig.messages(chat_id) if each.role is Role.ASSISTANT and words in str(each))
 
 
 async def test_owner_with_nothing_running_is_answered_although_another_has_all_it_may(database_url: str) -> None:
     bench = Bench()
-    async with open_house(database_url, script=script, tools=[bench.tool], config=QUIET) as house:
-        await house.set("chats", {"running_roots": 4})
-        await ask_for_work(house, house.user, 6)
+    async with open_house(database_url, script=script, tools=[bench.tool], config=QUIET) as rig:
+        await rig.set("chats", {"running_roots": 4})
+        await ask_for_work(rig, rig.user, 6)
         await until(lambda: len(bench.held) == 3)
 
-        other = await house.ask("hi", owner_id=await house.add_user())
-        chat = await house.rested(other)
+        other = await rig.ask("hi", owner_id=await rig.add_user())
+        chat = await rig.rested(other)
 
         assert chat.status == Status.WAITING
         assert len(bench.held) == 3, "one slot of four is kept"
-        assert gave_way(house) == 0
+        assert gave_way(rig) == 0
         bench.let_all_go()
 
 
@@ -96,49 +96,49 @@ async def test_chat_above_the_fair_share_gives_way_between_two_steps_and_goes_on
     database_url: str, workers: int
 ) -> None:
     bench = Bench()
-    async with open_house(database_url, script=script, tools=[bench.tool], config=QUIET, workers=workers) as house:
-        await house.set("chats", {"running_roots": 4})
-        mine = await ask_for_work(house, house.user, 3)
+    async with open_house(database_url, script=script, tools=[bench.tool], config=QUIET, workers=workers) as rig:
+        await rig.set("chats", {"running_roots": 4})
+        mine = await ask_for_work(rig, rig.user, 3)
         await until(lambda: len(bench.held) == 3)
-        await ask_for_work(house, await house.add_user(), 1)
+        await ask_for_work(rig, await rig.add_user(), 1)
         await until(lambda: len(bench.held) == 4)
-        third = await house.ask("hi", owner_id=await house.add_user())
-        await until(lambda: all(was_asked(replica.worker) for replica in house.replicas))
-        assert gave_way(house) == 0, "nobody is stopped in the middle of a step"
+        third = await rig.ask("hi", owner_id=await rig.add_user())
+        await until(lambda: all(was_asked(replica.worker) for replica in rig.replicas))
+        assert gave_way(rig) == 0, "nobody is stopped in the middle of a step"
 
         bench.let_go(mine[0])
-        heard = await answer_of(house, third, "hello")
-        done = await answer_of(house, mine[0], "done")
+        heard = await answer_of(rig, third, "hello")
+        done = await answer_of(rig, mine[0], "done")
 
-        assert gave_way(house) == 1
+        assert gave_way(rig) == 1
         assert heard < done, "the one that had waited came first"
-        assert [words for _, words in await house.story(mine[0])] == ["work", "hold!", "hold=ok", "done"]
-        assert await house.usage(mine[0]) == [("turn", "ok")] * 2, "no call was made twice"
-        assert (await house.chat(mine[0])).last_error is None
+        assert [words for _, words in await rig.story(mine[0])] == ["work", "hold!", "hold=ok", "done"]
+        assert await rig.usage(mine[0]) == [("turn", "ok")] * 2, "no call was made twice"
+        assert (await rig.chat(mine[0])).last_error is None
         bench.let_all_go()
 
 
 async def test_turn_that_only_has_to_end_does_not_give_way(database_url: str) -> None:
     toolbox = GatedToolbox()  # holds each step back until its owner was asked
-    async with open_house(database_url, script=(Say("done"),), toolbox=toolbox, config=QUIET) as house:
-        await house.set("chats", {"running_roots": 2})
-        mine = [await house.ask("hi") for _ in range(2)]
+    async with open_house(database_url, script=(Say("done"),), toolbox=toolbox, config=QUIET) as rig:
+        await rig.set("chats", {"running_roots": 2})
+        mine = [await rig.ask("hi") for _ in range(2)]
         toolbox.let_go(2)
         for chat_id in mine:
-            await until_answered(house, chat_id)
-        other = await house.ask("hi", owner_id=await house.add_user())
-        await until(lambda: was_asked(house.worker))
+            await until_answered(rig, chat_id)
+        other = await rig.ask("hi", owner_id=await rig.add_user())
+        await until(lambda: was_asked(rig.worker))
 
         toolbox.let_go(4)
         for chat_id in (*mine, other):
-            await house.rested(chat_id)
+            await rig.rested(chat_id)
 
-        assert gave_way(house) == 0
+        assert gave_way(rig) == 0
 
 
-async def until_answered(house: House, chat_id: ChatId) -> None:
+async def until_answered(rig: WorkerRig, chat_id: ChatId) -> None:
     async def has_answer() -> bool:
-        return any(each.role is Role.ASSISTANT for each in await house.messages(chat_id))
+        return any(each.role is Role.ASSISTANT for each in await rig.messages(chat_id))
 
     await until(has_answer)
 
@@ -149,18 +149,18 @@ async def test_chat_that_only_waits_for_another_try_gives_way_and_its_wait_goes_
             return (Fail(ErrorKind.RATE_LIMIT, retry_after=timedelta(minutes=5)),)
         return (Say("hello"),)
 
-    async with open_house(database_url, script=fails, config=QUIET) as house:
-        await house.set("chats", {"running_roots": 2})
-        mine = await ask_for_work(house, house.user, 2)
+    async with open_house(database_url, script=fails, config=QUIET) as rig:
+        await rig.set("chats", {"running_roots": 2})
+        mine = await ask_for_work(rig, rig.user, 2)
         waits = "SELECT count(*) = 2 FROM chats WHERE retry_state IS NOT NULL"
-        await until(lambda: house.sql(waits))
-        before = [await house.chat(chat_id) for chat_id in mine]
+        await until(lambda: rig.sql(waits))
+        before = [await rig.chat(chat_id) for chat_id in mine]
 
-        other = await house.ask("hi", owner_id=await house.add_user())
-        await house.rested(other)
+        other = await rig.ask("hi", owner_id=await rig.add_user())
+        await rig.rested(other)
 
-        assert gave_way(house) == 1
-        after = [await house.chat(chat_id) for chat_id in mine]
+        assert gave_way(rig) == 1
+        after = [await rig.chat(chat_id) for chat_id in mine]
         assert [chat.retry_state for chat in after] == [chat.retry_state for chat in before]
         assert [chat.generation_attempt for chat in after] == [1, 1], "no try is counted for it"
 
@@ -173,14 +173,14 @@ async def test_two_owners_with_long_turns_change_places_a_few_times_only(databas
         steps = sum(message.role is Role.TOOL for message in call.prompt.messages)
         return (Say("done"),) if steps == DONE else (CallTool("hold"),)
 
-    async with open_house(database_url, script=works_on, tools=[ScriptedTool("hold", run)], config=QUIET) as house:
-        await house.set("chats", {"running_roots": 4})
-        chats = await ask_for_work(house, house.user, 8)
-        chats += await ask_for_work(house, await house.add_user(), 8)
+    async with open_house(database_url, script=works_on, tools=[ScriptedTool("hold", run)], config=QUIET) as rig:
+        await rig.set("chats", {"running_roots": 4})
+        chats = await ask_for_work(rig, rig.user, 8)
+        chats += await ask_for_work(rig, await rig.add_user(), 8)
 
         for chat_id in chats:
-            assert (await house.rested(chat_id)).status == Status.WAITING
+            assert (await rig.rested(chat_id)).status == Status.WAITING
 
-        assert gave_way(house) <= 4, "no more often than there are slots"
+        assert gave_way(rig) <= 4, "no more often than there are slots"
         for chat_id in chats:
-            assert await house.usage(chat_id) == [("turn", "ok")] * (DONE + 1)
+            assert await rig.usage(chat_id) == [("turn", "ok")] * (DONE + 1)

@@ -22,7 +22,7 @@ from rookery.testing import FakeClock
 from rookery.worker import interrupt as interrupt_work
 from tests import scripted_tools
 from tests.eventually import until
-from tests.worker.worker_rig import GatedToolbox, House, in_turn, open_house
+from tests.worker.worker_rig import GatedToolbox, WorkerRig, in_turn, open_house
 
 USAGE = Usage(input=700, output=3, total=703, context_tokens=700)
 HANG = Wait(3600)
@@ -38,10 +38,10 @@ STREAMED: dict[str, tuple[tuple[Step, ...], list[tuple[str, str]]]] = {
 }
 
 
-async def streaming(house: House, chat_id: ChatId) -> None:
+async def streaming(rig: WorkerRig, chat_id: ChatId) -> None:
     """Wait until the model has said all it will."""
-    assert isinstance(house.clock, FakeClock)
-    await house.clock.until_waiting("scripted-wait")
+    assert isinstance(rig.clock, FakeClock)
+    await rig.clock.until_waiting("scripted-wait")
 
 
 @pytest.mark.parametrize("what", STREAMED)
@@ -49,61 +49,61 @@ async def test_interrupted_answer_keeps(what: str, database_url: str) -> None:
     steps, kept = STREAMED[what]
     clock = FakeClock()
     tools = [scripted_tools.echo("read")]
-    async with open_house(database_url, script=(Count(USAGE), *steps), tools=tools, clock=clock) as house:
-        chat_id = await house.ask("hello")
-        await streaming(house, chat_id)
+    async with open_house(database_url, script=(Count(USAGE), *steps), tools=tools, clock=clock) as rig:
+        chat_id = await rig.ask("hello")
+        await streaming(rig, chat_id)
         await clock.advance(7)
 
-        await house.interrupt(chat_id)
-        chat = await house.rested(chat_id)
+        await rig.interrupt(chat_id)
+        chat = await rig.rested(chat_id)
 
         assert chat.status == Status.WAITING
-        assert (await house.story(chat_id))[1:] == kept
-        assert await house.usage(chat_id, "status, input_tokens, message_id") == [("interrupted", 700, None)]
+        assert (await rig.story(chat_id))[1:] == kept
+        assert await rig.usage(chat_id, "status, input_tokens, message_id") == [("interrupted", 700, None)]
         if kept:
-            figures = (await house.rows(chat_id, "runtime_ms, finish_reason, input_tokens, context_limit"))[1]
+            figures = (await rig.rows(chat_id, "runtime_ms, finish_reason, input_tokens, context_limit"))[1]
             assert figures == (7000, "interrupted", 700, 100_000)
 
-        house.script = (Say("go on"),)
-        await house.send(chat_id, "and now?")
-        await house.rested(chat_id)
+        rig.script = (Say("go on"),)
+        await rig.send(chat_id, "and now?")
+        await rig.rested(chat_id)
 
-        assert (await house.story(chat_id))[-1] == ("assistant", "go on")
+        assert (await rig.story(chat_id))[-1] == ("assistant", "go on")
 
 
 async def test_interrupted_batch_keeps_what_its_tools_gave(database_url: str) -> None:
     quick, hang = scripted_tools.echo("quick"), scripted_tools.hanging("hang")
     script = (Say("both"), CallTool("hang"), CallTool("quick", {"a": 1}))
-    async with open_house(database_url, script=script, tools=[quick, hang]) as house:
-        chat_id = await house.ask("hello")
+    async with open_house(database_url, script=script, tools=[quick, hang]) as rig:
+        chat_id = await rig.ask("hello")
         await hang.started.wait()
         await quick.started.wait()
 
-        await house.interrupt(chat_id)
-        await house.rested(chat_id)
+        await rig.interrupt(chat_id)
+        await rig.rested(chat_id)
 
-        assert (await house.story(chat_id))[1:] == [
+        assert (await rig.story(chat_id))[1:] == [
             ("assistant", "both hang! quick!"),
             ("tool", "hang=error"),
             ("tool", "quick=ok"),
         ]
-        assert NOTE in str((await house.results(chat_id))[0])
-        assert [runtime for (runtime,) in (await house.rows(chat_id, "runtime_ms"))[2:]] == [None, None]
+        assert NOTE in str((await rig.results(chat_id))[0])
+        assert [runtime for (runtime,) in (await rig.rows(chat_id, "runtime_ms"))[2:]] == [None, None]
 
 
 async def test_batch_of_a_local_and_a_client_call_ends_with_two_results(database_url: str) -> None:
     hang = scripted_tools.hanging("hang")
     dynamic = b'[{"name": "pick", "description": "", "input_schema": {"type": "object"}}]'
     script = (CallTool("pick"), CallTool("hang"))
-    async with open_house(database_url, script=script, tools=[hang]) as house:
-        chat_id = await house.ask("hello", dynamic_tools=dynamic.decode())
+    async with open_house(database_url, script=script, tools=[hang]) as rig:
+        chat_id = await rig.ask("hello", dynamic_tools=dynamic.decode())
         await hang.started.wait()
 
-        await house.interrupt(chat_id)
-        chat = await house.rested(chat_id)
+        await rig.interrupt(chat_id)
+        chat = await rig.rested(chat_id)
 
         assert chat.status == Status.WAITING
-        assert sorted((await house.story(chat_id))[2:]) == [("tool", "hang=error"), ("tool", "pick=error")]
+        assert sorted((await rig.story(chat_id))[2:]) == [("tool", "hang=error"), ("tool", "pick=error")]
 
 
 async def test_tool_reads_that_the_user_stopped_it(database_url: str) -> None:
@@ -117,12 +117,12 @@ async def test_tool_reads_that_the_user_stopped_it(database_url: str) -> None:
         raise AssertionError
 
     tool = scripted_tools.ScriptedTool("hang", behave)
-    async with open_house(database_url, script=(CallTool("hang"),), tools=[tool]) as house:
-        chat_id = await house.ask("hello")
+    async with open_house(database_url, script=(CallTool("hang"),), tools=[tool]) as rig:
+        chat_id = await rig.ask("hello")
         await tool.started.wait()
 
-        await house.interrupt(chat_id)
-        await house.rested(chat_id)
+        await rig.interrupt(chat_id)
+        await rig.rested(chat_id)
 
         assert reasons == [CancelReason.USER]
 
@@ -130,12 +130,12 @@ async def test_tool_reads_that_the_user_stopped_it(database_url: str) -> None:
 async def test_deaf_tool_does_not_hold_up_the_stop(database_url: str) -> None:
     let_go = asyncio.Event()
     tool = scripted_tools.deaf(let_go)
-    async with open_house(database_url, script=(CallTool("deaf"),), tools=[tool]) as house:
-        chat_id = await house.ask("hello")
+    async with open_house(database_url, script=(CallTool("deaf"),), tools=[tool]) as rig:
+        chat_id = await rig.ask("hello")
         await tool.started.wait()
 
-        await house.interrupt(chat_id)
-        chat = await house.rested(chat_id)
+        await rig.interrupt(chat_id)
+        chat = await rig.rested(chat_id)
 
         assert chat.status == Status.WAITING
         assert not let_go.is_set()
@@ -145,108 +145,108 @@ async def test_deaf_tool_does_not_hold_up_the_stop(database_url: str) -> None:
 async def test_message_that_interrupts_is_answered_next(database_url: str) -> None:
     clock = FakeClock()
     script = in_turn((Say("half"), HANG), (Say("whole"),))
-    async with open_house(database_url, script=script, clock=clock) as house:
-        chat_id = await house.ask("hello")
-        await streaming(house, chat_id)
+    async with open_house(database_url, script=script, clock=clock) as rig:
+        chat_id = await rig.ask("hello")
+        await streaming(rig, chat_id)
 
-        await house.send(chat_id, "no, this", BusyBehavior.INTERRUPT)
-        await house.rested(chat_id)
+        await rig.send(chat_id, "no, this", BusyBehavior.INTERRUPT)
+        await rig.rested(chat_id)
 
-        assert [words for _, words in await house.story(chat_id)] == ["hello", "half", "no, this", "whole"]
+        assert [words for _, words in await rig.story(chat_id)] == ["hello", "half", "no, this", "whole"]
 
 
 async def test_edit_keeps_nothing_of_the_running_step(database_url: str) -> None:
     clock = FakeClock()
     script = in_turn((Say("half"), HANG), (Say("whole"),))
-    async with open_house(database_url, script=script, clock=clock) as house:
-        chat_id = await house.ask("hello")
-        await streaming(house, chat_id)
-        (message,) = await house.messages(chat_id)
+    async with open_house(database_url, script=script, clock=clock) as rig:
+        chat_id = await rig.ask("hello")
+        await streaming(rig, chat_id)
+        (message,) = await rig.messages(chat_id)
 
-        await house.edit(chat_id, message, "hi")
-        await house.rested(chat_id)
+        await rig.edit(chat_id, message, "hi")
+        await rig.rested(chat_id)
 
-        assert await house.story(chat_id) == [("user", "hi"), ("assistant", "whole")]
+        assert await rig.story(chat_id) == [("user", "hi"), ("assistant", "whole")]
 
 
 async def test_wait_for_a_retry_is_interrupted(database_url: str) -> None:
     clock = FakeClock()
     script = (Fail(ErrorKind.OVERLOADED, retry_after=timedelta(minutes=5)),)
-    async with open_house(database_url, script=script, clock=clock) as house:
-        chat_id = await house.ask("hello")
+    async with open_house(database_url, script=script, clock=clock) as rig:
+        chat_id = await rig.ask("hello")
         await clock.until_waiting("generation-retry")
 
-        await house.interrupt(chat_id)
-        chat = await house.rested(chat_id)
+        await rig.interrupt(chat_id)
+        chat = await rig.rested(chat_id)
 
         assert chat.status == Status.WAITING
-        assert len(house.calls) == 1
+        assert len(rig.calls) == 1
 
 
 async def test_interrupted_summary_leaves_nothing(database_url: str) -> None:
     clock = FakeClock()
-    async with open_house(database_url, script=(Say("long story"),), clock=clock) as house:
-        chat_id = await house.ask("hello")
-        await house.rested(chat_id)
-        before = await house.story(chat_id)
-        house.script = (Say("In short"), HANG)
-        await house.compact(chat_id)
-        await streaming(house, chat_id)
+    async with open_house(database_url, script=(Say("long story"),), clock=clock) as rig:
+        chat_id = await rig.ask("hello")
+        await rig.rested(chat_id)
+        before = await rig.story(chat_id)
+        rig.script = (Say("In short"), HANG)
+        await rig.compact(chat_id)
+        await streaming(rig, chat_id)
 
-        await house.interrupt(chat_id)
-        chat = await house.rested(chat_id)
+        await rig.interrupt(chat_id)
+        chat = await rig.rested(chat_id)
 
         assert chat.status == Status.WAITING
-        assert await house.story(chat_id) == before
-        assert await house.usage(chat_id) == [("turn", "ok"), ("compaction", "interrupted")]
+        assert await rig.story(chat_id) == before
+        assert await rig.usage(chat_id) == [("turn", "ok"), ("compaction", "interrupted")]
 
 
 async def test_interrupt_without_a_draft_answers_what_is_open(database_url: str) -> None:
     """The replica that ran the step is gone; another one finishes the interruption."""
     hang = scripted_tools.hanging("hang")
-    async with open_house(database_url, script=(CallTool("hang"),), tools=[hang]) as house:
-        chat_id = await house.ask("hello")
+    async with open_house(database_url, script=(CallTool("hang"),), tools=[hang]) as rig:
+        chat_id = await rig.ask("hello")
         await hang.started.wait()
-        await house.crash()
-        await house.machine.chat(chat_id).update(machine.interrupt)
+        await rig.crash()
+        await rig.machine.chat(chat_id).update(machine.interrupt)
 
-        await house.add_replica()
-        chat = await house.rested(chat_id)
+        await rig.add_replica()
+        chat = await rig.rested(chat_id)
 
         assert chat.status == Status.WAITING
-        assert (await house.story(chat_id))[-1] == ("tool", "hang=error")
+        assert (await rig.story(chat_id))[-1] == ("tool", "hang=error")
 
 
 async def test_interrupt_before_the_first_attempt_stops_the_step(database_url: str) -> None:
     toolbox = GatedToolbox()
-    async with open_house(database_url, script=(Say("never"),), toolbox=toolbox) as house:
-        chat_id = await house.ask("hello")
+    async with open_house(database_url, script=(Say("never"),), toolbox=toolbox) as rig:
+        chat_id = await rig.ask("hello")
         await toolbox.waiting.wait()
 
-        await house.interrupt(chat_id)
-        chat = await house.rested(chat_id)
+        await rig.interrupt(chat_id)
+        chat = await rig.rested(chat_id)
 
         assert chat.status == Status.WAITING
-        assert await house.story(chat_id) == [("user", "hello")]
-        assert house.calls == []
+        assert await rig.story(chat_id) == [("user", "hello")]
+        assert rig.calls == []
 
 
 async def test_answer_whose_commit_came_too_late_is_billed(database_url: str) -> None:
     """The interrupt is committed while the answer ends; nobody has told the runner yet."""
     clock = FakeClock()
-    async with open_house(database_url, script=(Say("an answer"), Wait(5)), clock=clock) as house:
-        chat_id = await house.ask("hello")
-        await streaming(house, chat_id)
-        silent = machine.Machine(house.database.api, _Silent())
+    async with open_house(database_url, script=(Say("an answer"), Wait(5)), clock=clock) as rig:
+        chat_id = await rig.ask("hello")
+        await streaming(rig, chat_id)
+        silent = machine.Machine(rig.database.api, _Silent())
         await silent.chat(chat_id).update(machine.interrupt)
 
         await clock.fire("scripted-wait")
-        await until(lambda: _is_billed(house, chat_id))
-        assert await house.usage(chat_id, "status, message_id") == [("interrupted", None)]
-        chat = await house.rested(chat_id)
+        await until(lambda: _is_billed(rig, chat_id))
+        assert await rig.usage(chat_id, "status, message_id") == [("interrupted", None)]
+        chat = await rig.rested(chat_id)
 
         assert chat.status == Status.WAITING
-        assert await house.story(chat_id) == [("user", "hello"), ("assistant", "an answer")]
+        assert await rig.story(chat_id) == [("user", "hello"), ("assistant", "an answer")]
 
 
 class _Silent:
@@ -254,8 +254,8 @@ class _Silent:
         return
 
 
-async def _is_billed(house: House, chat_id: ChatId) -> bool:
-    return bool(await house.usage(chat_id))
+async def _is_billed(rig: WorkerRig, chat_id: ChatId) -> bool:
+    return bool(await rig.usage(chat_id))
 
 
 @pytest.mark.parametrize("error", [ValueError("no column takes this"), asyncpg.QueryCanceledError("too slow")])
@@ -271,12 +271,12 @@ async def test_partial_output_that_cannot_be_stored_does_not_keep_the_chat_from_
 
     monkeypatch.setattr(interrupt_work, "finish_interruption", refusing)
     clock = FakeClock()
-    async with open_house(database_url, script=(Say("half a"), HANG), clock=clock) as house:
-        chat_id = await house.ask("hello")
-        await streaming(house, chat_id)
+    async with open_house(database_url, script=(Say("half a"), HANG), clock=clock) as rig:
+        chat_id = await rig.ask("hello")
+        await streaming(rig, chat_id)
 
-        await house.interrupt(chat_id)
-        chat = await house.rested(chat_id)
+        await rig.interrupt(chat_id)
+        chat = await rig.rested(chat_id)
 
         assert chat.status == Status.WAITING
-        assert await house.story(chat_id) == [("user", "hello")]
+        assert await rig.story(chat_id) == [("user", "hello")]

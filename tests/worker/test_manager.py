@@ -17,25 +17,25 @@ from rookery.store.machine import ChatState
 from rookery.worker.tasks import TaskKind
 from tests.eventually import until
 from tests.store.machine.machine_rig import assistant
-from tests.worker.runner_rig import Replica, Site, make_site
+from tests.worker.runner_rig import Replica, RunnerRig, make_site
 
 
 @pytest.fixture
-async def site(database_url: str) -> AsyncIterator[Site]:
+async def rig(database_url: str) -> AsyncIterator[RunnerRig]:
     async with make_site(database_url) as made:
         yield made
 
 
 @pytest.fixture
-async def replica(site: Site) -> Replica:
-    return await site.replica()
+async def replica(rig: RunnerRig) -> Replica:
+    return await rig.replica()
 
 
 # Coming.
 
 
-async def test_key_that_is_spawned_twice_has_one_runner(site: Site, replica: Replica) -> None:
-    chat_id, runner_id = await replica.acquire(await site.rig.create())
+async def test_key_that_is_spawned_twice_has_one_runner(rig: RunnerRig, replica: Replica) -> None:
+    chat_id, runner_id = await replica.acquire(await rig.rig.create())
 
     assert replica.manager.spawn(ChatId(chat_id), runner_id)
     assert replica.manager.spawn(ChatId(chat_id), runner_id)
@@ -46,8 +46,8 @@ async def test_key_that_is_spawned_twice_has_one_runner(site: Site, replica: Rep
     assert len(replica.manager) == 1
 
 
-async def test_key_that_is_being_cleaned_up_is_not_spawned_again(site: Site, replica: Replica) -> None:
-    runner = await replica.drive(await site.rig.create())
+async def test_key_that_is_being_cleaned_up_is_not_spawned_again(rig: RunnerRig, replica: Replica) -> None:
+    runner = await replica.drive(await rig.rig.create())
     run = await replica.works.started(1)
     run.is_stubborn = True
 
@@ -70,13 +70,13 @@ async def test_nothing_is_spawned_after_the_close(replica: Replica) -> None:
     await replica.manager.wait_idle()
 
 
-async def test_two_runners_of_one_chat_coexist_until_the_old_one_has_left(site: Site, replica: Replica) -> None:
+async def test_two_runners_of_one_chat_coexist_until_the_old_one_has_left(rig: RunnerRig, replica: Replica) -> None:
     """This process takes again what it had lost, while the old runner still unwinds."""
-    chat_id = await site.rig.create()
+    chat_id = await rig.rig.create()
     old = await replica.drive(chat_id)
     first = await replica.works.started(1)
     first.is_stubborn = True
-    await site.age_leases()
+    await rig.age_leases()
 
     new = await replica.drive(chat_id)
     second = await replica.works.started(2)
@@ -88,15 +88,15 @@ async def test_two_runners_of_one_chat_coexist_until_the_old_one_has_left(site: 
     first.let_go.set()
     await replica.gone(old)
     assert replica.works.live() == [second]
-    assert await site.heartbeats() == {new.key}
+    assert await rig.heartbeats() == {new.key}
 
 
 # Going.
 
 
-async def test_cleanup_sends_the_runner_away_once_and_deletes_its_heartbeat(site: Site, replica: Replica) -> None:
-    runner = await replica.drive(await site.rig.create())
-    other = await replica.drive(await site.rig.create())
+async def test_cleanup_sends_the_runner_away_once_and_deletes_its_heartbeat(rig: RunnerRig, replica: Replica) -> None:
+    runner = await replica.drive(await rig.rig.create())
+    other = await replica.drive(await rig.rig.create())
     await replica.works.started(2)
 
     for _ in range(3):
@@ -106,20 +106,20 @@ async def test_cleanup_sends_the_runner_away_once_and_deletes_its_heartbeat(site
 
     run = replica.works.by_chat()[runner.chat_id][0]
     assert run.reason is CancelReason.LEASE_LOST
-    assert await site.heartbeats() == {other.key}
+    assert await rig.heartbeats() == {other.key}
     assert replica.manager.keys() == [other.key]
     assert replica.frees == 1
 
 
-async def test_cleanup_before_the_first_step_of_the_runner_leaves_nothing(site: Site, replica: Replica) -> None:
-    runner = await replica.drive(await site.rig.create())
+async def test_cleanup_before_the_first_step_of_the_runner_leaves_nothing(rig: RunnerRig, replica: Replica) -> None:
+    runner = await replica.drive(await rig.rig.create())
 
     replica.manager.request_cleanup(runner.key)
     await replica.gone(runner)
 
     assert replica.works.runs == []
     assert replica.bus.stats().get("ChatHint", 0) == 0
-    assert await site.heartbeats() == set()
+    assert await rig.heartbeats() == set()
 
 
 async def test_cleanup_of_an_unknown_key_does_nothing(replica: Replica) -> None:
@@ -128,8 +128,8 @@ async def test_cleanup_of_an_unknown_key_does_nothing(replica: Replica) -> None:
     assert len(replica.manager) == 0
 
 
-async def test_runner_that_leaves_hears_nothing_any_more(site: Site, replica: Replica) -> None:
-    runner = await replica.drive(await site.rig.create())
+async def test_runner_that_leaves_hears_nothing_any_more(rig: RunnerRig, replica: Replica) -> None:
+    runner = await replica.drive(await rig.rig.create())
     run = await replica.works.started(1)
     run.is_stubborn = True
     assert replica.bus.stats()["ChatHint"] == 1
@@ -143,10 +143,10 @@ async def test_runner_that_leaves_hears_nothing_any_more(site: Site, replica: Re
     assert replica.works.runs == [run]
 
 
-async def test_cleanup_while_the_runner_reads_starts_nothing(site: Site, replica: Replica) -> None:
-    runner = await replica.drive(await site.rig.create())
+async def test_cleanup_while_the_runner_reads_starts_nothing(rig: RunnerRig, replica: Replica) -> None:
+    runner = await replica.drive(await rig.rig.create())
     run = await replica.works.started(1)
-    async with site.rig.pool.acquire() as conn, conn.transaction():
+    async with rig.rig.pool.acquire() as conn, conn.transaction():
         await conn.execute("LOCK TABLE chats IN ACCESS EXCLUSIVE MODE")
         run.end()
         await until(lambda: runner.active is None)
@@ -157,8 +157,8 @@ async def test_cleanup_while_the_runner_reads_starts_nothing(site: Site, replica
     assert replica.works.runs == [run]
 
 
-async def test_manager_is_idle_only_when_those_who_leave_have_left(site: Site, replica: Replica) -> None:
-    runner = await replica.drive(await site.rig.create())
+async def test_manager_is_idle_only_when_those_who_leave_have_left(rig: RunnerRig, replica: Replica) -> None:
+    runner = await replica.drive(await rig.rig.create())
     run = await replica.works.started(1)
     run.is_stubborn = True
     replica.manager.request_cleanup(runner.key)
@@ -173,10 +173,10 @@ async def test_manager_is_idle_only_when_those_who_leave_have_left(site: Site, r
     assert len(replica.manager) == 0
 
 
-async def test_close_stops_everybody_and_leaves_the_heartbeats_to_be_released(site: Site, replica: Replica) -> None:
+async def test_close_stops_everybody_and_leaves_the_heartbeats_to_be_released(rig: RunnerRig, replica: Replica) -> None:
     """Whoever closes tells the others which chats are free; it finds them by the heartbeats."""
     for _ in range(3):
-        await replica.drive(await site.rig.create())
+        await replica.drive(await rig.rig.create())
     await replica.works.started(3)
     keys = set(replica.manager.all_keys())
 
@@ -187,15 +187,15 @@ async def test_close_stops_everybody_and_leaves_the_heartbeats_to_be_released(si
 
     assert [run.reason for run in replica.works.runs] == [CancelReason.SHUTDOWN] * 3
     assert replica.manager.is_closed
-    assert await site.heartbeats() == keys
-    async with site.rig.pool.acquire() as conn:
+    assert await rig.heartbeats() == keys
+    async with rig.rig.pool.acquire() as conn:
         hints = await machine.release_leases(conn, keys)
     assert {hint.chat_id for hint in hints} == {chat_id for chat_id, _ in keys}
 
 
-async def test_thousand_runners_leave_nothing_behind(site: Site) -> None:
-    replica = await site.replica()
-    chat_id = await site.rig.create()
+async def test_thousand_runners_leave_nothing_behind(rig: RunnerRig) -> None:
+    replica = await rig.replica()
+    chat_id = await rig.rig.create()
     tasks = len(asyncio.all_tasks())
 
     for _ in range(1000):
@@ -214,12 +214,12 @@ async def test_thousand_runners_leave_nothing_behind(site: Site) -> None:
 # The sync loop.
 
 
-async def test_sync_tells_runners_what_they_did_not_hear(site: Site, replica: Replica) -> None:
-    chats = [await site.rig.create() for _ in range(3)]
+async def test_sync_tells_runners_what_they_did_not_hear(rig: RunnerRig, replica: Replica) -> None:
+    chats = [await rig.rig.create() for _ in range(3)]
     runners = [await replica.drive(chat_id) for chat_id in chats]
     await replica.works.started(3)
-    await site.rig.run(chats[0], machine.interrupt)  # unheard
-    await site.rig.acquire(chats[1])  # a takeover, unheard
+    await rig.rig.run(chats[0], machine.interrupt)  # unheard
+    await rig.rig.acquire(chats[1])  # a takeover, unheard
     await replica.turns()
     assert len(replica.works.live()) == 3
 
@@ -232,10 +232,10 @@ async def test_sync_tells_runners_what_they_did_not_hear(site: Site, replica: Re
     assert [run.kind for run in replica.works.live(chats[2])] == [TaskKind.GENERATION]
 
 
-async def test_sync_ends_the_runners_of_deleted_chats(site: Site, replica: Replica) -> None:
-    gone, kept = await replica.drive(await site.rig.create()), await replica.drive(await site.rig.create())
+async def test_sync_ends_the_runners_of_deleted_chats(rig: RunnerRig, replica: Replica) -> None:
+    gone, kept = await replica.drive(await rig.rig.create()), await replica.drive(await rig.rig.create())
     await replica.works.started(2)
-    await site.delete(gone.chat_id)
+    await rig.delete(gone.chat_id)
 
     await replica.manager.sync()
     await replica.gone(gone)
@@ -243,15 +243,15 @@ async def test_sync_ends_the_runners_of_deleted_chats(site: Site, replica: Repli
     assert replica.manager.keys() == [kept.key]
 
 
-async def test_sync_comes_every_interval(site: Site, replica: Replica) -> None:
-    chat_id = await site.rig.create()
+async def test_sync_comes_every_interval(rig: RunnerRig, replica: Replica) -> None:
+    chat_id = await rig.rig.create()
     await replica.drive(chat_id)
     await replica.works.started(1)
     replica.start(replica.manager.run_sync())
     await replica.clock.fire("sync")
     assert replica.clock.monotonic() == 15.0
     await replica.clock.until_waiting("sync")
-    await site.rig.run(chat_id, machine.interrupt)
+    await rig.rig.run(chat_id, machine.interrupt)
 
     await replica.clock.fire("sync")
 
@@ -259,10 +259,10 @@ async def test_sync_comes_every_interval(site: Site, replica: Replica) -> None:
     assert interrupt.kind is TaskKind.INTERRUPT
 
 
-async def test_sync_without_a_database_changes_nothing(site: Site) -> None:
-    pool = await asyncpg.create_pool(site.url, min_size=0, max_size=4)
-    replica = await site.replica(pool=pool)
-    runner = await replica.drive(await site.rig.create())
+async def test_sync_without_a_database_changes_nothing(rig: RunnerRig) -> None:
+    pool = await asyncpg.create_pool(rig.url, min_size=0, max_size=4)
+    replica = await rig.replica(pool=pool)
+    runner = await replica.drive(await rig.rig.create())
     run = await replica.works.started(1)
     pool.terminate()
 
@@ -272,9 +272,9 @@ async def test_sync_without_a_database_changes_nothing(site: Site) -> None:
     assert not run.is_over
 
 
-async def test_sync_without_runners_asks_nothing(site: Site) -> None:
-    pool = await asyncpg.create_pool(site.url, min_size=0, max_size=1)
-    replica = await site.replica(pool=pool)
+async def test_sync_without_runners_asks_nothing(rig: RunnerRig) -> None:
+    pool = await asyncpg.create_pool(rig.url, min_size=0, max_size=1)
+    replica = await rig.replica(pool=pool)
 
     await replica.manager.sync()
 
@@ -282,9 +282,9 @@ async def test_sync_without_runners_asks_nothing(site: Site) -> None:
     await pool.close()
 
 
-async def test_old_state_from_a_slow_sync_does_not_end_a_newer_runner(site: Site, replica: Replica) -> None:
-    chat_id = await site.rig.create()
-    unowned = ChatState.of(await site.rig.load(chat_id))
+async def test_old_state_from_a_slow_sync_does_not_end_a_newer_runner(rig: RunnerRig, replica: Replica) -> None:
+    chat_id = await rig.rig.create()
+    unowned = ChatState.of(await rig.rig.load(chat_id))
     runner = await replica.drive(chat_id)
 
     replica.manager.route(unowned)
@@ -299,8 +299,8 @@ async def test_old_state_from_a_slow_sync_does_not_end_a_newer_runner(site: Site
 # Draining.
 
 
-async def test_drain_lets_steps_end_and_lets_go_of_every_chat(site: Site, replica: Replica) -> None:
-    chats = [await site.rig.create() for _ in range(3)]
+async def test_drain_lets_steps_end_and_lets_go_of_every_chat(rig: RunnerRig, replica: Replica) -> None:
+    chats = [await rig.rig.create() for _ in range(3)]
     for chat_id in chats:
         await replica.drive(chat_id)
     await replica.works.started(3)
@@ -316,23 +316,23 @@ async def test_drain_lets_steps_end_and_lets_go_of_every_chat(site: Site, replic
     await replica.inflight.wait_idle()
 
     for chat_id in chats:
-        row = await site.rig.load(chat_id)
+        row = await rig.rig.load(chat_id)
         assert (row.status, row.worker_id) == (Status.RUNNING, None)
-        assert len(await site.rig.history(chat_id)) == 2
-    assert await site.heartbeats() == set()
+        assert len(await rig.rig.history(chat_id)) == 2
+    assert await rig.heartbeats() == set()
 
 
-async def test_runner_spawned_during_the_drain_lets_go_of_its_chat(site: Site, replica: Replica) -> None:
+async def test_runner_spawned_during_the_drain_lets_go_of_its_chat(rig: RunnerRig, replica: Replica) -> None:
     replica.manager.drain()
 
-    runner = await replica.drive(await site.rig.create())
+    runner = await replica.drive(await rig.rig.create())
     await replica.gone(runner)
 
     assert replica.works.kinds() == [TaskKind.ABANDON]
 
 
-async def test_close_cuts_the_drain(site: Site, replica: Replica) -> None:
-    await replica.drive(await site.rig.create())
+async def test_close_cuts_the_drain(rig: RunnerRig, replica: Replica) -> None:
+    await replica.drive(await rig.rig.create())
     run = await replica.works.started(1)
     replica.manager.drain()
 
@@ -346,10 +346,10 @@ async def test_close_cuts_the_drain(site: Site, replica: Replica) -> None:
 # Fenced off.
 
 
-async def test_runner_spawned_while_fenced_does_no_work_before_it_is_resumed(site: Site, replica: Replica) -> None:
+async def test_runner_spawned_while_fenced_does_no_work_before_it_is_resumed(rig: RunnerRig, replica: Replica) -> None:
     replica.manager.fence_off()
 
-    runner = await replica.drive(await site.rig.create())
+    runner = await replica.drive(await rig.rig.create())
     await until(lambda: runner._accepted is not None)
     await replica.turns()
     assert replica.works.runs == []
@@ -359,8 +359,8 @@ async def test_runner_spawned_while_fenced_does_no_work_before_it_is_resumed(sit
     assert not replica.manager.is_fenced
 
 
-async def test_only_those_whose_lease_was_renewed_go_on(site: Site, replica: Replica) -> None:
-    one, two = await replica.drive(await site.rig.create()), await replica.drive(await site.rig.create())
+async def test_only_those_whose_lease_was_renewed_go_on(rig: RunnerRig, replica: Replica) -> None:
+    one, two = await replica.drive(await rig.rig.create()), await replica.drive(await rig.rig.create())
     await replica.works.started(2)
 
     replica.manager.fence_off()

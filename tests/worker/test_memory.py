@@ -25,7 +25,7 @@ from rookery.worker.memory import BUSY_TRIM_SECONDS, SWEEP_SECONDS, TRIM_SECONDS
 from tests import scripted_tools
 from tests.eventually import until
 from tests.worker.test_client_tool_timeout import PICK
-from tests.worker.worker_rig import House, in_turn, open_house
+from tests.worker.worker_rig import WorkerRig, in_turn, open_house
 
 BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "agent_loop.py"
 WORDS = "one two three four " * 200
@@ -34,19 +34,19 @@ WORDS = "one two three four " * 200
 async def test_chat_at_rest_is_in_no_cache_after_its_age(database_url: str) -> None:
     fake, clock = FakeCompletions(), FakeClock()
     fake.enqueue(Answer(text=WORDS), Answer(text=WORDS))
-    async with fake.listening() as url, open_house(database_url, server=url, clock=clock) as house:
-        chat_id = await house.ask()
-        await house.until_status(chat_id, Status.WAITING)
-        await house.send(chat_id, "And now?")
-        await house.until_status(chat_id, Status.RUNNING, Status.WAITING)
-        await house.until_status(chat_id, Status.WAITING)
-        await house.worker.wait_idle()
-        kept = {cache.name: len(cache) for cache in house.worker.caches if len(cache)}
+    async with fake.listening() as url, open_house(database_url, server=url, clock=clock) as rig:
+        chat_id = await rig.ask()
+        await rig.until_status(chat_id, Status.WAITING)
+        await rig.send(chat_id, "And now?")
+        await rig.until_status(chat_id, Status.RUNNING, Status.WAITING)
+        await rig.until_status(chat_id, Status.WAITING)
+        await rig.worker.wait_idle()
+        kept = {cache.name: len(cache) for cache in rig.worker.caches if len(cache)}
 
         await clock.advance(CHAT_SECONDS + SWEEP_SECONDS)
 
         assert kept == {"histories": 1, "prompts": 1, "requests": 1}
-        assert sum(cache.size_bytes for cache in house.worker.caches) == 0
+        assert sum(cache.size_bytes for cache in rig.worker.caches) == 0
 
 
 async def test_step_that_takes_minutes_finds_everything_in_the_caches(database_url: str) -> None:
@@ -54,25 +54,25 @@ async def test_step_that_takes_minutes_finds_everything_in_the_caches(database_u
     fake.enqueue(Answer(calls=[FakeCall("build", "{}")]), Answer(text=WORDS))
     async with (
         fake.listening() as url,
-        open_house(database_url, server=url, tools=[minutes], clock=clock) as house,
+        open_house(database_url, server=url, tools=[minutes], clock=clock) as rig,
     ):
-        chat_id = await house.ask()
+        chat_id = await rig.ask()
         await clock.until_waiting("tool-build")
-        misses = _misses(house)
+        misses = _misses(rig)
 
         await clock.advance(600)
-        await house.until_status(chat_id, Status.WAITING)
-        await house.worker.wait_idle()
+        await rig.until_status(chat_id, Status.WAITING)
+        await rig.worker.wait_idle()
 
         assert len(fake.requests) == 2
-        assert _misses(house) == misses == {"histories": 1, "prompts": 1, "requests": 1}
+        assert _misses(rig) == misses == {"histories": 1, "prompts": 1, "requests": 1}
         await clock.advance(CHAT_SECONDS + SWEEP_SECONDS)
-        assert sum(cache.size_bytes for cache in house.worker.caches) == 0
+        assert sum(cache.size_bytes for cache in rig.worker.caches) == 0
 
 
-def _misses(house: House) -> dict[str, int]:
+def _misses(rig: WorkerRig) -> dict[str, int]:
     """Of the caches that each step of a plain chat looks into."""
-    caches = {cache.name: cache.stats().misses for cache in house.worker.caches}
+    caches = {cache.name: cache.stats().misses for cache in rig.worker.caches}
     return {name: caches[name] for name in ("histories", "prompts", "requests")}
 
 
@@ -176,24 +176,24 @@ async def test_chats_that_only_wait_do_not_keep_pages_from_being_given_back(
     tool = scripted_tools.slow(TRIM_SECONDS * 3, "build")
     script = in_turn((CallTool("pick"),), (Fail(ErrorKind.OVERLOADED),), (CallTool("build"),), (Say("Built."),))
     late = RetryPolicy(first_delay=timedelta(hours=1), max_delay=timedelta(hours=1))
-    async with open_house(database_url, script=script, tools=[tool], clock=clock, retry=late) as house:
-        await house.until_status(await house.ask(dynamic_tools=PICK), Status.REQUIRES_ACTION)
+    async with open_house(database_url, script=script, tools=[tool], clock=clock, retry=late) as rig:
+        await rig.until_status(await rig.ask(dynamic_tools=PICK), Status.REQUIRES_ACTION)
         await clock.until_waiting("action-deadline")
-        await house.ask()
+        await rig.ask()
         await clock.until_waiting("generation-retry")
-        chat_id = await house.ask()
+        chat_id = await rig.ask()
         await clock.until_waiting("tool-build")
-        assert house.worker.manager.is_at_work
+        assert rig.worker.manager.is_at_work
 
         await clock.fire("tool-build")
-        await house.until_status(chat_id, Status.WAITING)
-        await until(lambda: len(house.worker.manager) == 2)
+        await rig.until_status(chat_id, Status.WAITING)
+        await until(lambda: len(rig.worker.manager) == 2)
         worked_until = clock.monotonic()
         await clock.advance(TRIM_SECONDS)
         await until(lambda: trims)
 
         assert trims[0] > worked_until
-        assert len(house.worker.manager) == 2
+        assert len(rig.worker.manager) == 2
 
 
 async def test_finished_turns_leave_next_to_nothing_in_the_process(database_url: str) -> None:

@@ -21,63 +21,63 @@ from rookery.testing.fake_completions import Answer, FakeCall, FakeCompletions, 
 from rookery.testing.fake_server import Scenario, failure
 from tests import scripted_tools
 from tests.eventually import until
-from tests.worker.worker_rig import House, open_house
+from tests.worker.worker_rig import WorkerRig, open_house
 
 WORDS = "one two three four " * 50
 TURNS = 3
 
 
-async def answered(house: House, fake: FakeCompletions) -> ChatId:
+async def answered(rig: WorkerRig, fake: FakeCompletions) -> ChatId:
     fake.enqueue(Answer(text=WORDS))
-    return await house.ask()
+    return await rig.ask()
 
 
-async def with_a_tool(house: House, fake: FakeCompletions) -> ChatId:
+async def with_a_tool(rig: WorkerRig, fake: FakeCompletions) -> ChatId:
     fake.enqueue(Answer(calls=[FakeCall("look", "{}")]), Answer(text=WORDS))
-    return await house.ask()
+    return await rig.ask()
 
 
-async def at_the_second_try(house: House, fake: FakeCompletions) -> ChatId:
+async def at_the_second_try(rig: WorkerRig, fake: FakeCompletions) -> ChatId:
     fake.enqueue(failure(429, "Slow down.", retry_after="0"), Answer(text=WORDS))
-    return await house.ask()
+    return await rig.ask()
 
 
-async def refused(house: House, fake: FakeCompletions) -> ChatId:
+async def refused(rig: WorkerRig, fake: FakeCompletions) -> ChatId:
     fake.enqueue(failure(401, "Bad key."))
-    return await house.ask()
+    return await rig.ask()
 
 
-async def interrupted(house: House, fake: FakeCompletions) -> ChatId:
+async def interrupted(rig: WorkerRig, fake: FakeCompletions) -> ChatId:
     parts = events(Answer(text=WORDS), Style(), model="m")
     fake.enqueue(Scenario(events=[*parts[:3], asyncio.Event()]))
     asked = len(fake.requests)
-    chat_id = await house.ask()
+    chat_id = await rig.ask()
     await until(lambda: len(fake.requests) > asked)
-    await house.interrupt(chat_id)
+    await rig.interrupt(chat_id)
     return chat_id
 
 
 @pytest.mark.parametrize("turn", [answered, with_a_tool, at_the_second_try, refused, interrupted])
 async def test_finished_turn_leaves_nothing_to_the_garbage_collector(
-    turn: Callable[[House, FakeCompletions], Awaitable[ChatId]], database_url: str
+    turn: Callable[[WorkerRig, FakeCompletions], Awaitable[ChatId]], database_url: str
 ) -> None:
     fake = FakeCompletions()
     tools = [scripted_tools.echo("look")]
-    async with fake.listening() as url, open_house(database_url, server=url, tools=tools) as house:
-        await finish(house, await turn(house, fake))
+    async with fake.listening() as url, open_house(database_url, server=url, tools=tools) as rig:
+        await finish(rig, await turn(rig, fake))
         with found_garbage() as found:
             for _ in range(TURNS):
-                await finish(house, await turn(house, fake))
+                await finish(rig, await turn(rig, fake))
 
     assert found == {}
 
 
-async def finish(house: House, chat_id: ChatId) -> None:
+async def finish(rig: WorkerRig, chat_id: ChatId) -> None:
     """Wait until nobody is at work on the chat, and nobody keeps its preview."""
-    await house.until_status(chat_id, Status.WAITING, Status.ERROR)
-    await house.worker.wait_idle()
-    house.worker.buffer._limits = PartLimits(episode_retention_seconds=0)
-    house.worker.buffer.sweep()
+    await rig.until_status(chat_id, Status.WAITING, Status.ERROR)
+    await rig.worker.wait_idle()
+    rig.worker.buffer._limits = PartLimits(episode_retention_seconds=0)
+    rig.worker.buffer.sweep()
 
 
 @contextmanager

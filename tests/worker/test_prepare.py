@@ -38,10 +38,10 @@ from rookery.store import machine
 from rookery.store.chats import files
 from rookery.store.chats.step_reads import Step
 from rookery.store.settings.settings import write_user_setting
-from rookery.tools.step_tools import PlainToolbox, ToolsUnavailable, TurnTools
+from rookery.tools.step_tools import PlainToolbox, StepTools, ToolsUnavailable
 from tests import scripted_tools
 from tests.eventually import until
-from tests.worker.worker_rig import House, in_turn, open_house
+from tests.worker.worker_rig import WorkerRig, in_turn, open_house
 
 
 class Failing:
@@ -53,7 +53,7 @@ class Failing:
         self.tasks: list[tuple[object, object]] = []
         self._error = error
 
-    async def open(self, step: Step, *, mode: Mode, stack: AsyncExitStack) -> TurnTools:
+    async def open(self, step: Step, *, mode: Mode, stack: AsyncExitStack) -> StepTools:
         self.opened += 1
         await stack.enter_async_context(self._connection())
         if self.opened <= self.times:
@@ -80,34 +80,34 @@ FAILURES: dict[str, Callable[[], Exception]] = {
 @pytest.mark.parametrize("what", FAILURES)
 async def test_two_failures_to_prepare_are_forgiven(what: str, database_url: str) -> None:
     toolbox = Failing(2, FAILURES[what])
-    async with open_house(database_url, script=(Say("hi"),), toolbox=toolbox) as house:
-        chat_id = await house.ask("hello")
+    async with open_house(database_url, script=(Say("hi"),), toolbox=toolbox) as rig:
+        chat_id = await rig.ask("hello")
 
-        chat = await house.rested(chat_id)
+        chat = await rig.rested(chat_id)
 
         assert chat.status == Status.WAITING
-        assert await house.story(chat_id) == [("user", "hello"), ("assistant", "hi")]
+        assert await rig.story(chat_id) == [("user", "hello"), ("assistant", "hi")]
 
 
 @pytest.mark.parametrize("what", FAILURES)
 async def test_three_failures_to_prepare_end_the_turn(what: str, database_url: str) -> None:
     toolbox = Failing(1000, FAILURES[what])
-    async with open_house(database_url, script=(Say("hi"),), toolbox=toolbox) as house:
-        chat_id = await house.ask("hello")
+    async with open_house(database_url, script=(Say("hi"),), toolbox=toolbox) as rig:
+        chat_id = await rig.ask("hello")
 
-        error = await house.error(chat_id)
+        error = await rig.error(chat_id)
 
         assert toolbox.opened == 3
         assert not error.retryable
-        assert house.calls == []
+        assert rig.calls == []
 
 
 async def test_what_a_try_opened_is_closed_by_the_task_that_opened_it(database_url: str) -> None:
     toolbox = Failing(1, FAILURES["tools"])
-    async with open_house(database_url, script=(Say("hi"),), toolbox=toolbox) as house:
-        chat_id = await house.ask("hello")
-        await house.rested(chat_id)
-        await house.worker.wait_idle()
+    async with open_house(database_url, script=(Say("hi"),), toolbox=toolbox) as rig:
+        chat_id = await rig.ask("hello")
+        await rig.rested(chat_id)
+        await rig.worker.wait_idle()
 
         assert len(toolbox.tasks) == toolbox.opened
         assert all(opener is closer for opener, closer in toolbox.tasks)
@@ -115,13 +115,13 @@ async def test_what_a_try_opened_is_closed_by_the_task_that_opened_it(database_u
 
 async def test_database_that_is_away_is_nobodys_failed_turn(database_url: str) -> None:
     toolbox = Failing(4, lambda: asyncpg.ConnectionDoesNotExistError("gone"))
-    async with open_house(database_url, script=(Say("hi"),), toolbox=toolbox) as house:
-        chat_id = await house.ask("hello")
+    async with open_house(database_url, script=(Say("hi"),), toolbox=toolbox) as rig:
+        chat_id = await rig.ask("hello")
 
-        chat = await house.rested(chat_id)
+        chat = await rig.rested(chat_id)
 
         assert chat.status == Status.WAITING
-        assert house.worker.stats.task_retries["generation"] == 4
+        assert rig.worker.stats.task_retries["generation"] == 4
 
 
 async def test_table_of_windows_is_loaded_beside_the_event_loop_for_a_model_with_its_own_prices(
@@ -135,10 +135,10 @@ async def test_table_of_windows_is_loaded_beside_the_event_loop_for_a_model_with
             looks.append(threading.get_ident() == loop_thread)
 
     monkeypatch.setattr(cost, "list_window", list_window)
-    async with open_house(database_url, script=(Say("hi"),)) as house:
-        await house.sql("UPDATE model_configs SET price_input = 1, price_output = 2 WHERE id = $1", house.model)
-        house.forget()
-        await house.rested(await house.ask())
+    async with open_house(database_url, script=(Say("hi"),)) as rig:
+        await rig.sql("UPDATE model_configs SET price_input = 1, price_output = 2 WHERE id = $1", rig.model)
+        rig.forget()
+        await rig.rested(await rig.ask())
 
     assert looks[0] is False
 
@@ -147,12 +147,12 @@ async def test_window_that_a_provider_reports_again_after_another_one_is_stored(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored: list[int] = []
-    async with open_house(database_url, script=(Say("hi"),)) as house:
+    async with open_house(database_url, script=(Say("hi"),)) as rig:
         for tokens in (50_000, 60_000, 50_000):
-            monkeypatch.setattr(house.replicas[0].connector, "reported_window", lambda ready, reported=tokens: reported)
-            await house.rested(await house.ask())
+            monkeypatch.setattr(rig.replicas[0].connector, "reported_window", lambda ready, reported=tokens: reported)
+            await rig.rested(await rig.ask())
             stored.append(
-                await house.sql("SELECT reported_tokens FROM model_windows WHERE model_config_id = $1", house.model)
+                await rig.sql("SELECT reported_tokens FROM model_windows WHERE model_config_id = $1", rig.model)
             )
 
     assert stored == [50_000, 60_000, 50_000]
@@ -160,50 +160,50 @@ async def test_window_that_a_provider_reports_again_after_another_one_is_stored(
 
 async def test_disabled_model_ends_the_turn_at_once(database_url: str) -> None:
     toolbox = Failing(0, FAILURES["tools"])
-    async with open_house(database_url, script=(Say("hi"),), toolbox=toolbox) as house:
-        await house.sql("UPDATE model_configs SET enabled = false WHERE id = $1", house.model)
-        house.forget()
-        chat_id = await house.ask("hello")
+    async with open_house(database_url, script=(Say("hi"),), toolbox=toolbox) as rig:
+        await rig.sql("UPDATE model_configs SET enabled = false WHERE id = $1", rig.model)
+        rig.forget()
+        chat_id = await rig.ask("hello")
 
-        error = await house.error(chat_id)
+        error = await rig.error(chat_id)
 
         assert (error.kind, toolbox.opened) == ("config", 0)
 
 
 async def test_deleted_model_gives_way_to_the_default(database_url: str) -> None:
-    async with open_house(database_url, script=(Say("hi"),)) as house:
-        await house.sql("UPDATE model_configs SET deleted = true WHERE id = $1", house.model)
-        house.forget()
-        chat_id = await house.ask("hello")
+    async with open_house(database_url, script=(Say("hi"),)) as rig:
+        await rig.sql("UPDATE model_configs SET deleted = true WHERE id = $1", rig.model)
+        rig.forget()
+        chat_id = await rig.ask("hello")
 
-        chat = await house.rested(chat_id)
+        chat = await rig.rested(chat_id)
 
         assert chat.status == Status.WAITING
-        assert chat.last_model_config_id == house.quick
+        assert chat.last_model_config_id == rig.quick
 
 
 async def test_unreadable_history_ends_the_turn(database_url: str) -> None:
-    async with open_house(database_url, script=(Say("hi"),), workers=0) as house:
-        chat_id = await house.ask("hello")
+    async with open_house(database_url, script=(Say("hi"),), workers=0) as rig:
+        chat_id = await rig.ask("hello")
         # As a newer version could have written it.
-        await house.sql("ALTER TABLE chat_messages DISABLE TRIGGER USER")
-        await house.sql("UPDATE chat_messages SET content_version = 99 WHERE chat_id = $1", chat_id)
-        await house.sql("ALTER TABLE chat_messages ENABLE TRIGGER USER")
+        await rig.sql("ALTER TABLE chat_messages DISABLE TRIGGER USER")
+        await rig.sql("UPDATE chat_messages SET content_version = 99 WHERE chat_id = $1", chat_id)
+        await rig.sql("ALTER TABLE chat_messages ENABLE TRIGGER USER")
 
-        await house.add_replica()
-        error = await house.error(chat_id)
+        await rig.add_replica()
+        error = await rig.error(chat_id)
 
         assert "cannot be read" in error.message
 
 
 async def test_prompt_says_what_the_user_always_wants_said(database_url: str) -> None:
-    async with open_house(database_url, script=(Say("hi"),)) as house:
-        async with house.database.api.acquire() as conn:
-            await write_user_setting(conn, house.user, key="custom_prompt", value="Always rhyme.")
-        chat_id = await house.ask("hello")
-        await house.rested(chat_id)
+    async with open_house(database_url, script=(Say("hi"),)) as rig:
+        async with rig.database.api.acquire() as conn:
+            await write_user_setting(conn, rig.user, key="custom_prompt", value="Always rhyme.")
+        chat_id = await rig.ask("hello")
+        await rig.rested(chat_id)
 
-        assert "Always rhyme." in _told(house.calls[0])
+        assert "Always rhyme." in _told(rig.calls[0])
 
 
 def _told(call: Call) -> str:
@@ -213,46 +213,46 @@ def _told(call: Call) -> str:
 
 
 async def test_files_of_messages_reach_the_model(database_url: str) -> None:
-    async with open_house(database_url, script=(Say("hi"),)) as house:
-        chat_id = await house.ask("hello")
-        await house.rested(chat_id)
-        async with house.database.api.acquire() as conn:
-            stored = await files.create_file(conn, house.user, name="a.png", mime_type="image/png", data=b"PNG!")
+    async with open_house(database_url, script=(Say("hi"),)) as rig:
+        chat_id = await rig.ask("hello")
+        await rig.rested(chat_id)
+        async with rig.database.api.acquire() as conn:
+            stored = await files.create_file(conn, rig.user, name="a.png", mime_type="image/png", data=b"PNG!")
         content = (Text("look"), File("image/png", file_id=stored.id))
-        message = NewQueuedMessage(content=content, created_by=house.user)
-        await house.machine.chat(chat_id).update(lambda tx: machine.send_message(tx, message, BusyBehavior.QUEUE))
-        await until(lambda: len(house.calls) == 2)
+        message = NewQueuedMessage(content=content, created_by=rig.user)
+        await rig.machine.chat(chat_id).update(lambda tx: machine.send_message(tx, message, BusyBehavior.QUEUE))
+        await until(lambda: len(rig.calls) == 2)
 
-        assert any(getattr(part, "data", None) == b"PNG!" for part in house.calls[1].prompt.messages[-1].parts)
+        assert any(getattr(part, "data", None) == b"PNG!" for part in rig.calls[1].prompt.messages[-1].parts)
 
 
 async def test_long_history_is_prepared_and_answered(database_url: str) -> None:
-    async with open_house(database_url, script=(Say("hi"),), workers=0) as house:
+    async with open_house(database_url, script=(Say("hi"),), workers=0) as rig:
         rows = [
             NewMessage(
                 role=Role.USER if number % 2 == 0 else Role.ASSISTANT,
                 content=(Text(f"message {number}"),),
-                created_by=house.user if number % 2 == 0 else None,
+                created_by=rig.user if number % 2 == 0 else None,
             )
             for number in range(601)
         ]
-        spec = machine.ChatSpec(owner_id=house.user, title="long", model_config_id=house.model, messages=tuple(rows))
-        created = await house.machine.bundle(lambda bundle: machine.create_chat(bundle, spec))
+        spec = machine.ChatSpec(owner_id=rig.user, title="long", model_config_id=rig.model, messages=tuple(rows))
+        created = await rig.machine.bundle(lambda bundle: machine.create_chat(bundle, spec))
 
-        await house.add_replica()
-        await house.rested(created.chat.id)
+        await rig.add_replica()
+        await rig.rested(created.chat.id)
 
-        (call,) = house.calls
+        (call,) = rig.calls
         assert _told(call).count("message ") == 601
 
 
 # Files that steps make
 
 
-async def _attach(house: House, count: int) -> tuple[Attachment, ...]:
-    async with house.database.api.acquire() as conn:
+async def _attach(rig: WorkerRig, count: int) -> tuple[Attachment, ...]:
+    async with rig.database.api.acquire() as conn:
         made = [
-            await files.create_file(conn, house.user, name=f"{number}.txt", mime_type="text/plain", data=b"x")
+            await files.create_file(conn, rig.user, name=f"{number}.txt", mime_type="text/plain", data=b"x")
             for number in range(count)
         ]
     # Plain ids, as tools have them that read them from somewhere else than the driver.
@@ -266,18 +266,18 @@ async def test_attachments_of_tools_are_linked_as_far_as_the_chat_can_have_them(
     tool = scripted_tools.ScriptedTool("make", lambda *_: made())
 
     async def made() -> ToolOutput:
-        return ToolOutput("made", attachments=await _attach(house, count))
+        return ToolOutput("made", attachments=await _attach(rig, count))
 
     script = in_turn((CallTool("make"),), (Say("there"),))
-    async with open_house(database_url, script=script, tools=[tool]) as house:
-        chat_id = await house.ask("hello")
+    async with open_house(database_url, script=script, tools=[tool]) as rig:
+        chat_id = await rig.ask("hello")
 
-        chat = await house.rested(chat_id)
+        chat = await rig.rested(chat_id)
 
         assert chat.status == Status.WAITING
         assert len(tool.runs) == 1
-        assert await house.sql("SELECT count(*) FROM chat_file_links WHERE chat_id = $1", chat_id) == linked
-        assert (await house.story(chat_id))[-1] == ("assistant", "there")
+        assert await rig.sql("SELECT count(*) FROM chat_file_links WHERE chat_id = $1", chat_id) == linked
+        assert (await rig.story(chat_id))[-1] == ("assistant", "there")
 
 
 class _Painter:
@@ -301,22 +301,22 @@ class _Painter:
 async def test_picture_that_a_model_made_is_a_file_of_the_chat(
     size: int, is_stored: bool, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with open_house(database_url) as house:
-        connect = house.replicas[0].connector.model
+    async with open_house(database_url) as rig:
+        connect = rig.replicas[0].connector.model
 
         async def painter(ready: ReadyModel) -> LanguageModel | ProviderError:
-            return _Painter(size) if ready.config.id == house.model else await connect(ready)
+            return _Painter(size) if ready.config.id == rig.model else await connect(ready)
 
-        monkeypatch.setattr(house.replicas[0].connector, "model", painter)
-        chat_id = await house.ask("a bird, please")
+        monkeypatch.setattr(rig.replicas[0].connector, "model", painter)
+        chat_id = await rig.ask("a bird, please")
 
-        chat = await house.rested(chat_id)
+        chat = await rig.rested(chat_id)
 
         assert chat.status == Status.WAITING
-        ((part,),) = [message.parts() for message in await house.messages(chat_id) if message.role is Role.ASSISTANT]
+        ((part,),) = [message.parts() for message in await rig.messages(chat_id) if message.role is Role.ASSISTANT]
         assert isinstance(part, File)
         assert (part.file_id is not None, part.data is None) == (is_stored, is_stored)
-        linked = await house.sql(
+        linked = await rig.sql(
             "SELECT f.name FROM chat_files f JOIN chat_file_links l ON l.file_id = f.id WHERE l.chat_id = $1", chat_id
         )
         assert linked == ("generated.png" if is_stored else None)

@@ -22,20 +22,20 @@ from rookery.worker.runner import Runner
 from rookery.worker.tasks import RetryTask, TaskHandle, TaskKind
 from tests.eventually import until
 from tests.store.machine.machine_rig import FAILED, assistant, text
-from tests.worker.runner_rig import Replica, Run, Site, make_site
+from tests.worker.runner_rig import Replica, Run, RunnerRig, make_site
 
 STALL = "task-stall-generation"
 
 
 @pytest.fixture
-async def site(database_url: str) -> AsyncIterator[Site]:
+async def rig(database_url: str) -> AsyncIterator[RunnerRig]:
     async with make_site(database_url) as made:
         yield made
 
 
 @pytest.fixture
-async def replica(site: Site) -> Replica:
-    return await site.replica()
+async def replica(rig: RunnerRig) -> Replica:
+    return await rig.replica()
 
 
 async def at_work(replica: Replica, chat_id: ChatId) -> tuple[Runner, Run]:
@@ -50,8 +50,8 @@ def hint_of(state: ChatState) -> ChatHint:
     return ChatHint(**fields, queue_version=1, retry_state_version=1)
 
 
-async def state_of(site: Site, chat_id: ChatId) -> ChatState:
-    return ChatState.of(await site.rig.load(chat_id))
+async def state_of(rig: RunnerRig, chat_id: ChatId) -> ChatState:
+    return ChatState.of(await rig.rig.load(chat_id))
 
 
 # Which task a state gets.
@@ -66,41 +66,41 @@ async def state_of(site: Site, chat_id: ChatId) -> ChatState:
         (State.A0, TaskKind.ACTION_TIMEOUT),
     ],
 )
-async def test_first_task_is_that_of_the_row(site: Site, replica: Replica, state: State, kind: TaskKind) -> None:
-    chat_id = await site.rig.chat(state)
+async def test_first_task_is_that_of_the_row(rig: RunnerRig, replica: Replica, state: State, kind: TaskKind) -> None:
+    chat_id = await rig.rig.chat(state)
 
     runner, run = await at_work(replica, chat_id)
 
     assert run.kind is kind
     assert runner.active == run.handle.input
-    row = await site.rig.load(chat_id)
+    row = await rig.rig.load(chat_id)
     assert run.handle.input.fence().find_mismatch(row) is None
 
 
 @pytest.mark.parametrize("state", [State.W, State.E0, State.XW])
-async def test_chat_with_nothing_to_do_is_let_go_of(site: Site, replica: Replica, state: State) -> None:
+async def test_chat_with_nothing_to_do_is_let_go_of(rig: RunnerRig, replica: Replica, state: State) -> None:
     """Acquired in the moment before it came to rest."""
-    chat_id = await site.rig.create()
+    chat_id = await rig.rig.create()
     key = await replica.acquire(chat_id)
     if state is State.E0:
-        await site.rig.run(chat_id, machine.finish_error, FAILED)
+        await rig.rig.run(chat_id, machine.finish_error, FAILED)
     else:
-        await site.rig.run(chat_id, machine.finish_turn)
+        await rig.rig.run(chat_id, machine.finish_turn)
     if state is State.XW:
-        await site.rig.run(chat_id, machine.set_archived, True)
+        await rig.rig.run(chat_id, machine.set_archived, True)
 
     replica.manager.spawn(chat_id, key[1])
     await replica.manager.wait_idle()
     await replica.inflight.wait_idle()
 
     assert replica.works.kinds() == [TaskKind.ABANDON]
-    row = await site.rig.load(chat_id)
+    row = await rig.rig.load(chat_id)
     assert (row.worker_id, row.runner_id) == (None, None)
-    assert await site.heartbeats() == set()
+    assert await rig.heartbeats() == set()
 
 
-async def test_turn_of_two_steps_and_its_end(site: Site, replica: Replica) -> None:
-    chat_id = await site.rig.create()
+async def test_turn_of_two_steps_and_its_end(rig: RunnerRig, replica: Replica) -> None:
+    chat_id = await rig.rig.create()
     runner, first = await at_work(replica, chat_id)
 
     first.commit(lambda tx: machine.commit_step(tx, [assistant("one")]))
@@ -109,31 +109,31 @@ async def test_turn_of_two_steps_and_its_end(site: Site, replica: Replica) -> No
     await replica.gone(runner)
 
     assert replica.works.kinds() == [TaskKind.GENERATION, TaskKind.GENERATION, TaskKind.ABANDON]
-    assert await site.rig.state(chat_id) is State.W
-    assert (await site.rig.load(chat_id)).runner_id is None
+    assert await rig.rig.state(chat_id) is State.W
+    assert (await rig.rig.load(chat_id)).runner_id is None
     assert replica.stats.task_stalls == {}
     assert replica.frees == 1
 
 
-async def test_status_of_a_newer_version_is_left_to_newer_replicas(site: Site, replica: Replica) -> None:
-    runner, run = await at_work(replica, await site.rig.create())
-    state = await state_of(site, runner.chat_id)
+async def test_status_of_a_newer_version_is_left_to_newer_replicas(rig: RunnerRig, replica: Replica) -> None:
+    runner, run = await at_work(replica, await rig.rig.create())
+    state = await state_of(rig, runner.chat_id)
 
     runner.deliver(msgspec.structs.replace(state, snapshot_version=state.snapshot_version + 1, status="dreaming"))
     await replica.gone(runner)
 
     assert run.is_cancelled
-    assert await site.heartbeats() == set()
+    assert await rig.heartbeats() == set()
 
 
 # Old news.
 
 
-async def test_duplicate_and_older_states_do_nothing(site: Site, replica: Replica) -> None:
-    chat_id = await site.rig.create()
-    unowned = await state_of(site, chat_id)
+async def test_duplicate_and_older_states_do_nothing(rig: RunnerRig, replica: Replica) -> None:
+    chat_id = await rig.rig.create()
+    unowned = await state_of(rig, chat_id)
     runner, run = await at_work(replica, chat_id)
-    current = await state_of(site, chat_id)
+    current = await state_of(rig, chat_id)
 
     for state in (current, unowned, current, msgspec.structs.replace(unowned, status="interrupting")):
         replica.bus.dispatch(hint_of(state))
@@ -143,8 +143,8 @@ async def test_duplicate_and_older_states_do_nothing(site: Site, replica: Replic
     assert replica.manager.runner(runner.key) is runner
 
 
-async def test_attempts_and_retries_do_not_restart_the_task(site: Site, replica: Replica) -> None:
-    chat_id = await site.rig.create()
+async def test_attempts_and_retries_do_not_restart_the_task(rig: RunnerRig, replica: Replica) -> None:
+    chat_id = await rig.rig.create()
     _, run = await at_work(replica, chat_id)
 
     await replica.machine.chat(chat_id).update(machine.record_generation_attempt)
@@ -156,22 +156,24 @@ async def test_attempts_and_retries_do_not_restart_the_task(site: Site, replica:
     assert not run.is_over
 
 
-async def test_message_that_is_queued_does_not_restart_the_task(site: Site, replica: Replica) -> None:
-    chat_id = await site.rig.create()
+async def test_message_that_is_queued_does_not_restart_the_task(rig: RunnerRig, replica: Replica) -> None:
+    chat_id = await rig.rig.create()
     _, run = await at_work(replica, chat_id)
 
-    queued = site.rig.message("later")
+    queued = rig.rig.message("later")
     await replica.machine.chat(chat_id).update(lambda tx: machine.send_message(tx, queued, BusyBehavior.QUEUE))
     await replica.turns()
 
     assert replica.works.live() == [run]
 
 
-async def test_stale_state_heard_during_the_bootstrap_does_not_end_the_new_runner(site: Site, replica: Replica) -> None:
-    chat_id = await site.rig.create()
-    unowned = await state_of(site, chat_id)
+async def test_stale_state_heard_during_the_bootstrap_does_not_end_the_new_runner(
+    rig: RunnerRig, replica: Replica
+) -> None:
+    chat_id = await rig.rig.create()
+    unowned = await state_of(rig, chat_id)
     key = await replica.acquire(chat_id)
-    async with site.rig.pool.acquire() as conn, conn.transaction():
+    async with rig.rig.pool.acquire() as conn, conn.transaction():
         # Holds the bootstrap's read at the door, until the old states have arrived.
         await conn.execute("LOCK TABLE chats IN ACCESS EXCLUSIVE MODE")
         replica.manager.spawn(chat_id, key[1])
@@ -186,11 +188,11 @@ async def test_stale_state_heard_during_the_bootstrap_does_not_end_the_new_runne
     assert replica.manager.keys() == [key]
 
 
-async def test_news_heard_during_the_bootstrap_is_not_lost(site: Site, replica: Replica) -> None:
-    chat_id = await site.rig.create()
+async def test_news_heard_during_the_bootstrap_is_not_lost(rig: RunnerRig, replica: Replica) -> None:
+    chat_id = await rig.rig.create()
     key = await replica.acquire(chat_id)
-    state = await state_of(site, chat_id)
-    async with site.rig.pool.acquire() as conn, conn.transaction():
+    state = await state_of(rig, chat_id)
+    async with rig.rig.pool.acquire() as conn, conn.transaction():
         await conn.execute("LOCK TABLE chats IN ACCESS EXCLUSIVE MODE")
         replica.manager.spawn(chat_id, key[1])
         await replica.turns()
@@ -200,24 +202,24 @@ async def test_news_heard_during_the_bootstrap_is_not_lost(site: Site, replica: 
     await until(lambda: [run.kind for run in replica.works.live()] == [TaskKind.INTERRUPT])
 
 
-async def test_bootstrap_that_cannot_read_gives_the_lease_back(site: Site, replica: Replica) -> None:
-    chat_id = await site.rig.create()
+async def test_bootstrap_that_cannot_read_gives_the_lease_back(rig: RunnerRig, replica: Replica) -> None:
+    chat_id = await rig.rig.create()
     key = await replica.acquire(chat_id)
-    await site.rig.sql("ALTER TABLE chats RENAME COLUMN queue_len TO hidden")
+    await rig.rig.sql("ALTER TABLE chats RENAME COLUMN queue_len TO hidden")
 
     replica.manager.spawn(chat_id, key[1])
     await replica.manager.wait_idle()
     await replica.inflight.wait_idle()
 
     assert replica.works.runs == []
-    assert await site.heartbeats() == set()
+    assert await rig.heartbeats() == set()
     assert replica.frees == 1
 
 
-async def test_bootstrap_of_a_chat_that_is_gone_ends_the_runner(site: Site, replica: Replica) -> None:
-    chat_id = await site.rig.create()
+async def test_bootstrap_of_a_chat_that_is_gone_ends_the_runner(rig: RunnerRig, replica: Replica) -> None:
+    chat_id = await rig.rig.create()
     key = await replica.acquire(chat_id)
-    await site.delete(chat_id)
+    await rig.delete(chat_id)
 
     replica.manager.spawn(chat_id, key[1])
     await replica.manager.wait_idle()
@@ -225,10 +227,12 @@ async def test_bootstrap_of_a_chat_that_is_gone_ends_the_runner(site: Site, repl
     assert replica.works.runs == []
 
 
-async def test_bootstrap_of_a_chat_that_somebody_else_has_taken_ends_the_runner(site: Site, replica: Replica) -> None:
-    chat_id = await site.rig.create()
+async def test_bootstrap_of_a_chat_that_somebody_else_has_taken_ends_the_runner(
+    rig: RunnerRig, replica: Replica
+) -> None:
+    chat_id = await rig.rig.create()
     key = await replica.acquire(chat_id)
-    await site.rig.acquire(chat_id)
+    await rig.rig.acquire(chat_id)
 
     replica.manager.spawn(chat_id, key[1])
     await replica.manager.wait_idle()
@@ -236,9 +240,9 @@ async def test_bootstrap_of_a_chat_that_somebody_else_has_taken_ends_the_runner(
     assert replica.works.runs == []
 
 
-async def test_mailbox_keeps_only_the_newest(site: Site, replica: Replica) -> None:
-    runner, run = await at_work(replica, await site.rig.create())
-    state = await state_of(site, runner.chat_id)
+async def test_mailbox_keeps_only_the_newest(rig: RunnerRig, replica: Replica) -> None:
+    runner, run = await at_work(replica, await rig.rig.create())
+    state = await state_of(rig, runner.chat_id)
 
     def later(by: int) -> ChatState:
         return msgspec.structs.replace(
@@ -257,8 +261,8 @@ async def test_mailbox_keeps_only_the_newest(site: Site, replica: Replica) -> No
 # Replacing a task.
 
 
-async def test_interrupt_starts_beside_the_generation_that_still_unwinds(site: Site, replica: Replica) -> None:
-    chat_id = await site.rig.create()
+async def test_interrupt_starts_beside_the_generation_that_still_unwinds(rig: RunnerRig, replica: Replica) -> None:
+    chat_id = await rig.rig.create()
     _, generation = await at_work(replica, chat_id)
     generation.is_stubborn = True
 
@@ -270,8 +274,8 @@ async def test_interrupt_starts_beside_the_generation_that_still_unwinds(site: S
     assert not generation.is_over
 
 
-async def test_replacement_with_the_same_key_waits_until_the_old_one_has_left(site: Site, replica: Replica) -> None:
-    runner, first = await at_work(replica, await site.rig.create())
+async def test_replacement_with_the_same_key_waits_until_the_old_one_has_left(rig: RunnerRig, replica: Replica) -> None:
+    runner, first = await at_work(replica, await rig.rig.create())
     first.is_stubborn = True
 
     runner.fence_off()
@@ -287,9 +291,9 @@ async def test_replacement_with_the_same_key_waits_until_the_old_one_has_left(si
     assert first.is_over
 
 
-async def test_replacement_waits_for_every_predecessor_with_its_key(site: Site, replica: Replica) -> None:
+async def test_replacement_waits_for_every_predecessor_with_its_key(rig: RunnerRig, replica: Replica) -> None:
     """The second is cancelled while it still waits for the first; the third must not start before the first left."""
-    runner, first = await at_work(replica, await site.rig.create())
+    runner, first = await at_work(replica, await rig.rig.create())
     first.is_stubborn = True
     seen = {first.handle.input.task_id}
 
@@ -312,8 +316,8 @@ async def test_replacement_waits_for_every_predecessor_with_its_key(site: Site, 
 # Why a task is cancelled.
 
 
-async def test_own_commit_supersedes_the_task(site: Site, replica: Replica) -> None:
-    chat_id = await site.rig.create()
+async def test_own_commit_supersedes_the_task(rig: RunnerRig, replica: Replica) -> None:
+    chat_id = await rig.rig.create()
     _, run = await at_work(replica, chat_id)
     was_reached = asyncio.Event()
 
@@ -333,9 +337,9 @@ async def test_own_commit_supersedes_the_task(site: Site, replica: Replica) -> N
 
 
 async def test_edit_cancels_on_behalf_of_the_user_also_after_the_task_recorded_its_attempt(
-    site: Site, replica: Replica
+    rig: RunnerRig, replica: Replica
 ) -> None:
-    chat_id = await site.rig.create()
+    chat_id = await rig.rig.create()
     _, run = await at_work(replica, chat_id)
     recorded = asyncio.Event()
 
@@ -346,9 +350,9 @@ async def test_edit_cancels_on_behalf_of_the_user_also_after_the_task_recorded_i
 
     run.do(work)
     await recorded.wait()
-    first = (await site.rig.history(chat_id))[0]
+    first = (await rig.rig.history(chat_id))[0]
     await replica.machine.chat(chat_id).update(
-        lambda tx: machine.edit_message(tx, first.id, content=text("rather this"), edited_by=site.rig.user)
+        lambda tx: machine.edit_message(tx, first.id, content=text("rather this"), edited_by=rig.rig.user)
     )
     await replica.works.started(2)
     await until(lambda: run.is_over)
@@ -356,8 +360,8 @@ async def test_edit_cancels_on_behalf_of_the_user_also_after_the_task_recorded_i
     assert run.reason is CancelReason.USER
 
 
-async def test_interrupt_cancels_on_behalf_of_the_user(site: Site, replica: Replica) -> None:
-    chat_id = await site.rig.create()
+async def test_interrupt_cancels_on_behalf_of_the_user(rig: RunnerRig, replica: Replica) -> None:
+    chat_id = await rig.rig.create()
     _, run = await at_work(replica, chat_id)
 
     await replica.machine.chat(chat_id).update(machine.interrupt)
@@ -366,23 +370,23 @@ async def test_interrupt_cancels_on_behalf_of_the_user(site: Site, replica: Repl
     assert run.reason is CancelReason.USER
 
 
-async def test_takeover_cancels_as_a_lost_lease(site: Site, replica: Replica) -> None:
-    chat_id = await site.rig.create()
+async def test_takeover_cancels_as_a_lost_lease(rig: RunnerRig, replica: Replica) -> None:
+    chat_id = await rig.rig.create()
     runner, run = await at_work(replica, chat_id)
 
     await replica.machine.chat(chat_id).update(
-        lambda tx: machine.acquire(tx, worker_id=site.rig.worker, runner_id=uuid4())
+        lambda tx: machine.acquire(tx, worker_id=rig.rig.worker, runner_id=uuid4())
     )
     await replica.gone(runner)
 
     assert run.reason is CancelReason.LEASE_LOST
 
 
-async def test_deleted_chat_ends_its_runner(site: Site, replica: Replica) -> None:
-    chat_id = await site.rig.create()
+async def test_deleted_chat_ends_its_runner(rig: RunnerRig, replica: Replica) -> None:
+    chat_id = await rig.rig.create()
     runner, run = await at_work(replica, chat_id)
-    state = await state_of(site, chat_id)
-    await site.delete(chat_id)
+    state = await state_of(rig, chat_id)
+    await rig.delete(chat_id)
 
     replica.bus.dispatch(msgspec.structs.replace(hint_of(state), gone=True))
     await replica.gone(runner)
@@ -390,21 +394,21 @@ async def test_deleted_chat_ends_its_runner(site: Site, replica: Replica) -> Non
     assert run.is_cancelled
 
 
-async def test_cancelled_task_leaves_no_error_on_the_chat(site: Site, replica: Replica) -> None:
-    chat_id = await site.rig.create()
+async def test_cancelled_task_leaves_no_error_on_the_chat(rig: RunnerRig, replica: Replica) -> None:
+    chat_id = await rig.rig.create()
     _, run = await at_work(replica, chat_id)
 
     await replica.machine.chat(chat_id).update(machine.interrupt)
     await until(lambda: run.is_over)
 
-    row = await site.rig.load(chat_id)
+    row = await rig.rig.load(chat_id)
     assert (row.status, row.last_error, row.retry_state) == (Status.INTERRUPTING, None, None)
 
 
-async def test_runner_that_is_sent_away_starts_nothing_more(site: Site, replica: Replica) -> None:
+async def test_runner_that_is_sent_away_starts_nothing_more(rig: RunnerRig, replica: Replica) -> None:
     """Also if the news lies in its mailbox, and its own cancellation has not arrived yet."""
-    runner, run = await at_work(replica, await site.rig.create())
-    state = await state_of(site, runner.chat_id)
+    runner, run = await at_work(replica, await rig.rig.create())
+    state = await state_of(rig, runner.chat_id)
 
     runner.cancel_tasks(CancelReason.SHUTDOWN)
     runner.deliver(msgspec.structs.replace(state, snapshot_version=state.snapshot_version + 1, status="interrupting"))
@@ -419,9 +423,9 @@ async def test_runner_that_is_sent_away_starts_nothing_more(site: Site, replica:
 
 
 async def test_task_that_leaves_the_chat_as_it_is_is_started_again_later_and_later(
-    site: Site, replica: Replica
+    rig: RunnerRig, replica: Replica
 ) -> None:
-    await at_work(replica, await site.rig.create())
+    await at_work(replica, await rig.rig.create())
     waits = []
 
     for count in range(1, 8):
@@ -435,8 +439,8 @@ async def test_task_that_leaves_the_chat_as_it_is_is_started_again_later_and_lat
     assert replica.stats.task_stalls == {TaskKind.GENERATION: 7}
 
 
-async def test_step_that_moves_the_chat_resets_the_stall_guard(site: Site, replica: Replica) -> None:
-    _, run = await at_work(replica, await site.rig.create())
+async def test_step_that_moves_the_chat_resets_the_stall_guard(rig: RunnerRig, replica: Replica) -> None:
+    _, run = await at_work(replica, await rig.rig.create())
     run.end()
     await replica.clock.fire(STALL)
     run = await replica.works.started(2)
@@ -449,38 +453,38 @@ async def test_step_that_moves_the_chat_resets_the_stall_guard(site: Site, repli
     assert replica.clock.waiting(STALL)[0].due - replica.clock.monotonic() == 1.0
 
 
-async def test_task_that_exits_because_the_chat_moved_unheard_is_no_stall(site: Site, replica: Replica) -> None:
+async def test_task_that_exits_because_the_chat_moved_unheard_is_no_stall(rig: RunnerRig, replica: Replica) -> None:
     """The hint was lost; the fence told the task, and the row tells the runner."""
-    chat_id = await site.rig.create()
+    chat_id = await rig.rig.create()
     _, run = await at_work(replica, chat_id)
-    await site.rig.run(chat_id, machine.interrupt)
+    await rig.rig.run(chat_id, machine.interrupt)
 
     run.commit(lambda tx: machine.commit_step(tx, [assistant("too late")]))
     interrupt = await replica.works.started(2)
 
     assert interrupt.kind is TaskKind.INTERRUPT
     assert replica.stats.task_stalls == {}
-    assert len(await site.rig.history(chat_id)) == 1
+    assert len(await rig.rig.history(chat_id)) == 1
 
 
-async def test_task_that_exits_because_the_chat_was_taken_ends_the_runner(site: Site, replica: Replica) -> None:
+async def test_task_that_exits_because_the_chat_was_taken_ends_the_runner(rig: RunnerRig, replica: Replica) -> None:
     """The same status and history: only the owner is another."""
-    chat_id = await site.rig.create()
+    chat_id = await rig.rig.create()
     runner, run = await at_work(replica, chat_id)
-    await site.rig.acquire(chat_id)
+    await rig.rig.acquire(chat_id)
 
     run.commit(lambda tx: machine.commit_step(tx, [assistant("too late")]))
     await replica.gone(runner)
 
     assert replica.works.runs == [run]
     assert replica.stats.task_stalls == {}
-    assert len(await site.rig.history(chat_id)) == 1
+    assert len(await rig.rig.history(chat_id)) == 1
 
 
-async def test_task_that_exits_because_the_chat_is_gone_ends_the_runner(site: Site, replica: Replica) -> None:
-    chat_id = await site.rig.create()
+async def test_task_that_exits_because_the_chat_is_gone_ends_the_runner(rig: RunnerRig, replica: Replica) -> None:
+    chat_id = await rig.rig.create()
     runner, run = await at_work(replica, chat_id)
-    await site.delete(chat_id)
+    await rig.delete(chat_id)
 
     run.commit(lambda tx: machine.commit_step(tx, [assistant("to nobody")]))
     await replica.gone(runner)
@@ -488,15 +492,15 @@ async def test_task_that_exits_because_the_chat_is_gone_ends_the_runner(site: Si
     assert replica.works.runs == [run]
 
 
-async def test_normal_steps_cost_no_extra_read(site: Site) -> None:
+async def test_normal_steps_cost_no_extra_read(rig: RunnerRig) -> None:
     reads: list[str] = []
 
     async def note(conn: asyncpg.Connection) -> None:
         conn.add_query_logger(lambda query: reads.append(query.query) if "false AS leased" in query.query else None)
 
-    async with asyncpg.create_pool(site.url, min_size=0, max_size=4, init=note) as pool:
-        replica = await site.replica(pool=pool)
-        runner, run = await at_work(replica, await site.rig.create())
+    async with asyncpg.create_pool(rig.url, min_size=0, max_size=4, init=note) as pool:
+        replica = await rig.replica(pool=pool)
+        runner, run = await at_work(replica, await rig.rig.create())
         for count in range(2, 12):
             run.commit(lambda tx: machine.commit_step(tx, [assistant("one more")]))
             run = await replica.works.started(count)
@@ -506,11 +510,11 @@ async def test_normal_steps_cost_no_extra_read(site: Site) -> None:
     assert len(reads) == 1  # the bootstrap
 
 
-async def test_runner_that_cannot_look_tries_again_and_meanwhile_hears_news(site: Site) -> None:
-    pool = await asyncpg.create_pool(site.url, min_size=0, max_size=4)
-    replica = await site.replica(pool=pool)
-    runner, run = await at_work(replica, await site.rig.create())
-    state = await state_of(site, runner.chat_id)
+async def test_runner_that_cannot_look_tries_again_and_meanwhile_hears_news(rig: RunnerRig) -> None:
+    pool = await asyncpg.create_pool(rig.url, min_size=0, max_size=4)
+    replica = await rig.replica(pool=pool)
+    runner, run = await at_work(replica, await rig.rig.create())
+    state = await state_of(rig, runner.chat_id)
     pool.terminate()
 
     run.end()
@@ -526,8 +530,10 @@ async def test_runner_that_cannot_look_tries_again_and_meanwhile_hears_news(site
 # Fenced off.
 
 
-async def test_fenced_runner_stops_its_work_and_starts_none_until_it_is_resumed(site: Site, replica: Replica) -> None:
-    chat_id = await site.rig.create()
+async def test_fenced_runner_stops_its_work_and_starts_none_until_it_is_resumed(
+    rig: RunnerRig, replica: Replica
+) -> None:
+    chat_id = await rig.rig.create()
     runner, run = await at_work(replica, chat_id)
 
     runner.fence_off()
@@ -544,10 +550,10 @@ async def test_fenced_runner_stops_its_work_and_starts_none_until_it_is_resumed(
 
 
 async def test_step_committed_while_the_fence_comes_is_followed_by_the_next_after_it(
-    site: Site, replica: Replica
+    rig: RunnerRig, replica: Replica
 ) -> None:
     """The fence came while its COMMIT was on the way."""
-    chat_id = await site.rig.create()
+    chat_id = await rig.rig.create()
     runner, run = await at_work(replica, chat_id)
 
     replica.bus.subscribe(ChatHint, lambda _: runner.fence_off(), key=chat_id)
@@ -562,8 +568,8 @@ async def test_step_committed_while_the_fence_comes_is_followed_by_the_next_afte
     assert replica.stats.task_stalls == {}
 
 
-async def test_resuming_a_runner_that_was_not_fenced_does_nothing(site: Site, replica: Replica) -> None:
-    runner, run = await at_work(replica, await site.rig.create())
+async def test_resuming_a_runner_that_was_not_fenced_does_nothing(rig: RunnerRig, replica: Replica) -> None:
+    runner, run = await at_work(replica, await rig.rig.create())
 
     runner.resume()
     await replica.turns()
@@ -574,8 +580,8 @@ async def test_resuming_a_runner_that_was_not_fenced_does_nothing(site: Site, re
 # Draining.
 
 
-async def test_draining_lets_the_step_end_and_then_lets_go_of_the_chat(site: Site, replica: Replica) -> None:
-    chat_id = await site.rig.create()
+async def test_draining_lets_the_step_end_and_then_lets_go_of_the_chat(rig: RunnerRig, replica: Replica) -> None:
+    chat_id = await rig.rig.create()
     runner, run = await at_work(replica, chat_id)
 
     runner.drain()
@@ -585,14 +591,14 @@ async def test_draining_lets_the_step_end_and_then_lets_go_of_the_chat(site: Sit
     await replica.gone(runner)
 
     assert replica.works.kinds() == [TaskKind.GENERATION, TaskKind.ABANDON]
-    row = await site.rig.load(chat_id)
+    row = await rig.rig.load(chat_id)
     assert (row.status, row.runner_id) == (Status.RUNNING, None)
-    assert len(await site.rig.history(chat_id)) == 2
+    assert len(await rig.rig.history(chat_id)) == 2
     assert [hint.chat_id for hint in replica.published.hints if isinstance(hint, OwnershipHint)] == [chat_id]
 
 
-async def test_draining_does_not_sit_out_a_planned_wait(site: Site, replica: Replica) -> None:
-    runner, run = await at_work(replica, await site.rig.create())
+async def test_draining_does_not_sit_out_a_planned_wait(rig: RunnerRig, replica: Replica) -> None:
+    runner, run = await at_work(replica, await rig.rig.create())
     run.do(lambda handle: handle.wait(600.0, "planned"))
     await replica.clock.until_waiting("planned")
 
@@ -603,8 +609,8 @@ async def test_draining_does_not_sit_out_a_planned_wait(site: Site, replica: Rep
     assert replica.works.kinds() == [TaskKind.GENERATION, TaskKind.ABANDON]
 
 
-async def test_wait_that_begins_during_the_drain_is_cut_as_well(site: Site, replica: Replica) -> None:
-    runner, run = await at_work(replica, await site.rig.create())
+async def test_wait_that_begins_during_the_drain_is_cut_as_well(rig: RunnerRig, replica: Replica) -> None:
+    runner, run = await at_work(replica, await rig.rig.create())
 
     runner.drain()
     run.do(lambda handle: handle.wait(600.0, "planned"))
@@ -614,8 +620,8 @@ async def test_wait_that_begins_during_the_drain_is_cut_as_well(site: Site, repl
     assert replica.works.kinds() == [TaskKind.GENERATION, TaskKind.ABANDON]
 
 
-async def test_draining_does_not_sit_out_the_wait_between_two_tries(site: Site, replica: Replica) -> None:
-    runner, run = await at_work(replica, await site.rig.create())
+async def test_draining_does_not_sit_out_the_wait_between_two_tries(rig: RunnerRig, replica: Replica) -> None:
+    runner, run = await at_work(replica, await rig.rig.create())
     run.fail(RetryTask("Not now."))
     await replica.clock.until_waiting("task-retry-generation")
 
@@ -625,8 +631,8 @@ async def test_draining_does_not_sit_out_the_wait_between_two_tries(site: Site, 
     assert replica.works.kinds() == [TaskKind.GENERATION, TaskKind.ABANDON]
 
 
-async def test_draining_does_not_sit_out_a_stall(site: Site, replica: Replica) -> None:
-    runner, run = await at_work(replica, await site.rig.create())
+async def test_draining_does_not_sit_out_a_stall(rig: RunnerRig, replica: Replica) -> None:
+    runner, run = await at_work(replica, await rig.rig.create())
     run.end()
     await replica.clock.until_waiting(STALL)
 
@@ -636,8 +642,8 @@ async def test_draining_does_not_sit_out_a_stall(site: Site, replica: Replica) -
     assert replica.works.kinds() == [TaskKind.GENERATION, TaskKind.ABANDON]
 
 
-async def test_stalled_step_in_a_drain_is_let_go_of_at_once(site: Site, replica: Replica) -> None:
-    runner, run = await at_work(replica, await site.rig.create())
+async def test_stalled_step_in_a_drain_is_let_go_of_at_once(rig: RunnerRig, replica: Replica) -> None:
+    runner, run = await at_work(replica, await rig.rig.create())
 
     runner.drain()
     run.end()
@@ -647,8 +653,10 @@ async def test_stalled_step_in_a_drain_is_let_go_of_at_once(site: Site, replica:
     assert replica.stats.task_stalls == {}
 
 
-async def test_interrupt_is_finished_in_a_drain_however_often_it_has_to_be_tried(site: Site, replica: Replica) -> None:
-    runner, run = await at_work(replica, await site.rig.chat(State.I0))
+async def test_interrupt_is_finished_in_a_drain_however_often_it_has_to_be_tried(
+    rig: RunnerRig, replica: Replica
+) -> None:
+    runner, run = await at_work(replica, await rig.rig.chat(State.I0))
 
     runner.drain()
     run.fail(RetryTask("Not now."))
@@ -660,8 +668,8 @@ async def test_interrupt_is_finished_in_a_drain_however_often_it_has_to_be_tried
     assert replica.works.kinds() == [TaskKind.INTERRUPT, TaskKind.INTERRUPT, TaskKind.ABANDON]
 
 
-async def test_runner_drained_before_its_bootstrap_lets_go_of_the_chat(site: Site, replica: Replica) -> None:
-    runner = await replica.drive(await site.rig.create())
+async def test_runner_drained_before_its_bootstrap_lets_go_of_the_chat(rig: RunnerRig, replica: Replica) -> None:
+    runner = await replica.drive(await rig.rig.create())
 
     runner.drain()
     await replica.gone(runner)
@@ -669,8 +677,8 @@ async def test_runner_drained_before_its_bootstrap_lets_go_of_the_chat(site: Sit
     assert replica.works.kinds() == [TaskKind.ABANDON]
 
 
-async def test_drain_of_a_fenced_runner_waits_for_its_lease(site: Site, replica: Replica) -> None:
-    runner, run = await at_work(replica, await site.rig.create())
+async def test_drain_of_a_fenced_runner_waits_for_its_lease(rig: RunnerRig, replica: Replica) -> None:
+    runner, run = await at_work(replica, await rig.rig.create())
     runner.fence_off()
 
     runner.drain()
@@ -683,8 +691,10 @@ async def test_drain_of_a_fenced_runner_waits_for_its_lease(site: Site, replica:
     assert replica.works.kinds() == [TaskKind.GENERATION, TaskKind.ABANDON]
 
 
-async def test_runner_fenced_in_its_drain_stops_its_step_and_lets_go_afterwards(site: Site, replica: Replica) -> None:
-    runner, run = await at_work(replica, await site.rig.create())
+async def test_runner_fenced_in_its_drain_stops_its_step_and_lets_go_afterwards(
+    rig: RunnerRig, replica: Replica
+) -> None:
+    runner, run = await at_work(replica, await rig.rig.create())
     runner.drain()
 
     runner.fence_off()
@@ -699,15 +709,17 @@ async def test_runner_fenced_in_its_drain_stops_its_step_and_lets_go_afterwards(
 # A database that lost its last commits.
 
 
-async def test_chat_whose_last_versions_a_crash_of_the_database_took_is_driven_on(site: Site, replica: Replica) -> None:
+async def test_chat_whose_last_versions_a_crash_of_the_database_took_is_driven_on(
+    rig: RunnerRig, replica: Replica
+) -> None:
     """Attempts are committed lazily: what the runner has heard of may be gone, and what follows has smaller numbers."""
-    chat_id = await site.rig.create()
+    chat_id = await rig.rig.create()
     runner, run = await at_work(replica, chat_id)
-    known = await site.rig.load(chat_id)
+    known = await rig.rig.load(chat_id)
     lost = msgspec.structs.replace(ChatState.of(known), snapshot_version=known.snapshot_version + 5)
     runner.deliver(lost)
     await until(lambda: runner._accepted is not None and runner._accepted.snapshot_version == lost.snapshot_version)
-    await site.rig.run(chat_id, machine.interrupt)
+    await rig.rig.run(chat_id, machine.interrupt)
 
     run.end()
     interrupt = await replica.works.started(2)

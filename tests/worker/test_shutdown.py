@@ -16,15 +16,15 @@ from rookery.loop.tool import ToolCall as Called
 from rookery.store.chats.step_reads import Step as LoadedStep
 from rookery.store.db.hints import OwnershipHint
 from rookery.testing import FakeClock
-from rookery.tools.step_tools import PlainToolbox, ToolsUnavailable, TurnTools
+from rookery.tools.step_tools import PlainToolbox, StepTools, ToolsUnavailable
 from rookery.worker import commit_shield
 from tests import scripted_tools
 from tests.eventually import until
-from tests.worker.worker_rig import House, in_turn, open_house
+from tests.worker.worker_rig import WorkerRig, in_turn, open_house
 
 
-async def heartbeats(house: House) -> int:
-    count: int = await house.sql("SELECT count(*) FROM chat_heartbeats")
+async def heartbeats(rig: WorkerRig) -> int:
+    count: int = await rig.sql("SELECT count(*) FROM chat_heartbeats")
     return count
 
 
@@ -38,34 +38,34 @@ async def test_step_that_ends_within_the_drain_is_committed_and_another_replica_
     tool = scripted_tools.ScriptedTool("hold", behave)
     script = in_turn((CallTool("hold"),), (Say("done"),))
     # Time stands still: the other one goes on because it is told, not because it looks now and then.
-    async with open_house(database_url, script=script, tools=[tool], clock=FakeClock()) as house:
-        chat_id = await house.ask("hello")
+    async with open_house(database_url, script=script, tools=[tool], clock=FakeClock()) as rig:
+        chat_id = await rig.ask("hello")
         await tool.started.wait()
-        await house.add_replica()
-        old = house.worker
+        await rig.add_replica()
+        old = rig.worker
 
         draining = asyncio.ensure_future(old.drain())
         release.set()
         await draining
         assert len(old.manager) == 0
-        chat = await house.rested(chat_id)
+        chat = await rig.rested(chat_id)
 
         assert chat.status == Status.WAITING
-        assert (await house.story(chat_id))[1:] == [("assistant", "hold!"), ("tool", "hold=ok"), ("assistant", "done")]
+        assert (await rig.story(chat_id))[1:] == [("assistant", "hold!"), ("tool", "hold=ok"), ("assistant", "done")]
         assert len(tool.runs) == 1
-        assert chat.worker_id in (None, house.replicas[1].id)
+        assert chat.worker_id in (None, rig.replicas[1].id)
 
 
 @pytest.mark.parametrize("by", ["time", "hurry"])
 async def test_step_that_does_not_end_is_cut_and_made_elsewhere(by: str, database_url: str) -> None:
     clock = FakeClock()
     script = in_turn((Say("half"), Wait(3600)), (Say("whole"),))
-    async with open_house(database_url, script=script, clock=clock) as house:
-        chat_id = await house.ask("hello")
+    async with open_house(database_url, script=script, clock=clock) as rig:
+        chat_id = await rig.ask("hello")
         await clock.until_waiting("scripted-wait")
-        old = house.worker
+        old = rig.worker
         heard: list[OwnershipHint] = []
-        with house.replicas[0].bus.subscribe(OwnershipHint, heard.append):
+        with rig.replicas[0].bus.subscribe(OwnershipHint, heard.append):
             draining = asyncio.ensure_future(old.drain())
             await clock.until_waiting("drain")
             if by == "time":
@@ -73,29 +73,29 @@ async def test_step_that_does_not_end_is_cut_and_made_elsewhere(by: str, databas
             else:
                 draining.cancel()  # as a second signal does
             await asyncio.wait({draining})
-            assert await heartbeats(house) == 1
+            assert await heartbeats(rig) == 1
 
             await old.close()
 
             assert {hint.chat_id for hint in heard} == {chat_id}
-        assert await heartbeats(house) == 0
-        assert (await house.chat(chat_id)).status == Status.RUNNING
+        assert await heartbeats(rig) == 0
+        assert (await rig.chat(chat_id)).status == Status.RUNNING
 
-        await house.add_replica()
-        await house.rested(chat_id)
+        await rig.add_replica()
+        await rig.rested(chat_id)
 
-        assert await house.story(chat_id) == [("user", "hello"), ("assistant", "whole")]
+        assert await rig.story(chat_id) == [("user", "hello"), ("assistant", "whole")]
 
 
 async def test_drain_does_not_sit_out_a_retry(database_url: str) -> None:
     clock = FakeClock()
-    async with open_house(database_url, script=(Fail(ErrorKind.OVERLOADED),), clock=clock) as house:
-        chat_id = await house.ask("hello")
+    async with open_house(database_url, script=(Fail(ErrorKind.OVERLOADED),), clock=clock) as rig:
+        chat_id = await rig.ask("hello")
         await clock.until_waiting("generation-retry")
 
-        await house.worker.drain()
+        await rig.worker.drain()
 
-        chat = await house.chat(chat_id)
+        chat = await rig.chat(chat_id)
         assert (chat.status, chat.worker_id) == (Status.RUNNING, None)
 
 
@@ -110,11 +110,11 @@ async def test_tool_reads_that_its_process_stops(database_url: str) -> None:
         raise AssertionError
 
     tool = scripted_tools.ScriptedTool("hang", behave)
-    async with open_house(database_url, script=(CallTool("hang"),), tools=[tool]) as house:
-        await house.ask("hello")
+    async with open_house(database_url, script=(CallTool("hang"),), tools=[tool]) as rig:
+        await rig.ask("hello")
         await tool.started.wait()
 
-        await house.worker.close()
+        await rig.worker.close()
 
         assert reasons == [CancelReason.SHUTDOWN]
 
@@ -122,15 +122,15 @@ async def test_tool_reads_that_its_process_stops(database_url: str) -> None:
 async def test_deaf_tool_does_not_keep_others_from_the_chat_of_a_process_that_stops(database_url: str) -> None:
     clock, let_go = FakeClock(), asyncio.Event()
     tool = scripted_tools.deaf(let_go)
-    async with open_house(database_url, script=(CallTool("deaf"),), tools=[tool], clock=clock) as house:
-        chat_id = await house.ask("hello")
+    async with open_house(database_url, script=(CallTool("deaf"),), tools=[tool], clock=clock) as rig:
+        chat_id = await rig.ask("hello")
         await tool.started.wait()
         heard: list[OwnershipHint] = []
-        with house.replicas[0].bus.subscribe(OwnershipHint, heard.append):
-            closing = asyncio.ensure_future(house.worker.close())
+        with rig.replicas[0].bus.subscribe(OwnershipHint, heard.append):
+            closing = asyncio.ensure_future(rig.worker.close())
             try:
                 await until(lambda: heard)
-                is_closed, count = closing.done(), await heartbeats(house)
+                is_closed, count = closing.done(), await heartbeats(rig)
             finally:
                 let_go.set()
             await closing
@@ -141,40 +141,40 @@ async def test_deaf_tool_does_not_keep_others_from_the_chat_of_a_process_that_st
 
 
 async def test_closing_twice_and_closing_what_never_ran_is_fine(database_url: str) -> None:
-    async with open_house(database_url) as house:
-        await house.worker.close()
-        await house.worker.close()
+    async with open_house(database_url) as rig:
+        await rig.worker.close()
+        await rig.worker.close()
 
 
 async def test_draining_worker_takes_nothing_new(database_url: str) -> None:
-    async with open_house(database_url, script=(Say("hi"),)) as house:
-        await house.worker.drain()
-        chat_id = await house.ask("hello")
-        house.worker.wake()
+    async with open_house(database_url, script=(Say("hi"),)) as rig:
+        await rig.worker.drain()
+        chat_id = await rig.ask("hello")
+        rig.worker.wake()
 
-        await house.add_replica()
-        await house.rested(chat_id)
+        await rig.add_replica()
+        await rig.rested(chat_id)
 
-        assert len(house.worker.manager) == 0
+        assert len(rig.worker.manager) == 0
 
 
 async def test_resting_chat_is_let_go_of(database_url: str) -> None:
-    async with open_house(database_url, script=(Say("hi"),)) as house:
+    async with open_house(database_url, script=(Say("hi"),)) as rig:
         heard: list[OwnershipHint] = []
-        with house.replicas[0].bus.subscribe(OwnershipHint, heard.append):
-            chat_id = await house.ask("hello")
-            await house.rested(chat_id)
-            await house.worker.wait_idle()
+        with rig.replicas[0].bus.subscribe(OwnershipHint, heard.append):
+            chat_id = await rig.ask("hello")
+            await rig.rested(chat_id)
+            await rig.worker.wait_idle()
 
-        assert (await house.chat(chat_id)).worker_id is None
-        assert await heartbeats(house) == 0
+        assert (await rig.chat(chat_id)).worker_id is None
+        assert await heartbeats(rig) == 0
         # Slots are limited by default: others may wait for the one that is free now.
         assert chat_id in [hint.chat_id for hint in heard]
 
 
 async def test_leases_are_written_without_waiting_for_the_disk(database_url: str) -> None:
-    async with open_house(database_url) as house:
-        connection = await house.worker._connect_leases()
+    async with open_house(database_url) as rig:
+        connection = await rig.worker._connect_leases()
         try:
             assert await connection.fetchval("SHOW synchronous_commit") == "off"
         finally:
@@ -218,15 +218,15 @@ async def test_work_that_is_seen_through_gives_its_result_or_its_error() -> None
 
 async def test_commit_that_meets_a_cancellation_is_never_lost(database_url: str) -> None:
     """Steps and effects of many turns: every turn that rests has its label, every answer its bill."""
-    async with open_house(database_url, script=in_turn((Say("hi"),))) as house:
-        chats = [await house.ask(f"hello {number}") for number in range(8)]
+    async with open_house(database_url, script=in_turn((Say("hi"),))) as rig:
+        chats = [await rig.ask(f"hello {number}") for number in range(8)]
         for chat_id in chats:
-            await house.rested(chat_id)
-        await until(lambda: len(house.worker.manager) == 0)
-        await house.worker.wait_idle()
+            await rig.rested(chat_id)
+        await until(lambda: len(rig.worker.manager) == 0)
+        await rig.worker.wait_idle()
 
-        assert await house.sql("SELECT count(*) FROM chats WHERE last_turn_summary IS NOT NULL") == len(chats)
-        assert await house.sql("SELECT count(*) FROM model_usage WHERE purpose = 'turn'") == len(chats)
+        assert await rig.sql("SELECT count(*) FROM chats WHERE last_turn_summary IS NOT NULL") == len(chats)
+        assert await rig.sql("SELECT count(*) FROM model_usage WHERE purpose = 'turn'") == len(chats)
 
 
 class Stubborn(PlainToolbox):
@@ -236,7 +236,7 @@ class Stubborn(PlainToolbox):
         super().__init__()
         self.waiting = asyncio.Event()
 
-    async def open(self, step: LoadedStep, *, mode: Mode, stack: AsyncExitStack) -> TurnTools:
+    async def open(self, step: LoadedStep, *, mode: Mode, stack: AsyncExitStack) -> StepTools:
         self.waiting.set()
         try:
             await asyncio.Event().wait()
@@ -247,12 +247,12 @@ class Stubborn(PlainToolbox):
 
 async def test_step_that_a_shutdown_cuts_leaves_no_error_whatever_it_raises(database_url: str) -> None:
     toolbox = Stubborn()
-    async with open_house(database_url, toolbox=toolbox) as house:
-        chat_id = await house.ask("hello")
+    async with open_house(database_url, toolbox=toolbox) as rig:
+        chat_id = await rig.ask("hello")
         await toolbox.waiting.wait()
 
-        house.worker.manager.close()
-        await house.worker.manager.wait_idle()
+        rig.worker.manager.close()
+        await rig.worker.manager.wait_idle()
 
-        chat = await house.chat(chat_id)
+        chat = await rig.chat(chat_id)
         assert (chat.status, chat.last_error, chat.retry_state) == (Status.RUNNING, None, None)

@@ -21,7 +21,7 @@ from rookery.llm.types import Call, ErrorKind, Purpose
 from rookery.loop.tool import Replay, ToolOutput
 from tests import scripted_tools
 from tests.eventually import until
-from tests.worker.worker_rig import House, open_house
+from tests.worker.worker_rig import WorkerRig, open_house
 
 Answer: TypeAlias = tuple[Step, ...]
 
@@ -47,7 +47,7 @@ DISTURBING = frozenset({"interrupting", "interrupt", "edit"})
 
 
 @pytest.fixture
-async def house(database_url: str) -> AsyncIterator[House]:
+async def rig(database_url: str) -> AsyncIterator[WorkerRig]:
     """One for all examples: a chat of its own is all that an example needs."""
     tools = [
         scripted_tools.echo("ok"),
@@ -68,7 +68,7 @@ async def _break(*_: object) -> ToolOutput:
     deeds=st.lists(st.tuples(DEEDS, st.integers(0, 40)), max_size=6),
 )
 async def test_chat_comes_to_rest_with_a_history_that_can_go_on(
-    house: House, answers: list[Answer], deeds: list[tuple[str, int]]
+    rig: WorkerRig, answers: list[Answer], deeds: list[tuple[str, int]]
 ) -> None:
     left = list(answers)
 
@@ -77,55 +77,55 @@ async def test_chat_comes_to_rest_with_a_history_that_can_go_on(
             return (Say("In short."),)
         return left.pop(0) if left else (Say("the end"),)
 
-    house.script = script
-    chat_id = await house.ask("first")
-    done = [deed for deed, turns in deeds if await _do(house, chat_id, deed, turns)]
-    await house.rested(chat_id)
+    rig.script = script
+    chat_id = await rig.ask("first")
+    done = [deed for deed, turns in deeds if await _do(rig, chat_id, deed, turns)]
+    await rig.rested(chat_id)
     left.clear()
-    await house.send(chat_id, "last")
-    await until(lambda: _is_over(house, chat_id))
+    await rig.send(chat_id, "last")
+    await until(lambda: _is_over(rig, chat_id))
 
-    rows = await house.messages(chat_id)
+    rows = await rig.messages(chat_id)
     _check_pairs(rows)
     assert [row.id for row in rows] == sorted({row.id for row in rows})
-    assert (await house.story(chat_id))[-1] == ("assistant", "the end")
+    assert (await rig.story(chat_id))[-1] == ("assistant", "the end")
     if not DISTURBING & set(done) and not any(_is_final(answer) for answer in answers):
         _check_answered(rows)
-    await until(lambda: len(house.worker.manager) == 0)
-    assert (await house.chat(chat_id)).worker_id is None
+    await until(lambda: len(rig.worker.manager) == 0)
+    assert (await rig.chat(chat_id)).worker_id is None
 
 
-async def _do(house: House, chat_id: ChatId, deed: str, turns: int) -> bool:
+async def _do(rig: WorkerRig, chat_id: ChatId, deed: str, turns: int) -> bool:
     """Whether the chat allowed it, after so many turns of the event loop."""
     for _ in range(turns):
         await asyncio.sleep(0)
     try:
         match deed:
             case "queue":
-                await house.send(chat_id, "more")
+                await rig.send(chat_id, "more")
             case "steer":
-                await house.send(chat_id, "this way", BusyBehavior.STEER)
+                await rig.send(chat_id, "this way", BusyBehavior.STEER)
             case "interrupting":
-                await house.send(chat_id, "no", BusyBehavior.INTERRUPT)
+                await rig.send(chat_id, "no", BusyBehavior.INTERRUPT)
             case "interrupt":
-                await house.interrupt(chat_id)
+                await rig.interrupt(chat_id)
             case "edit":
-                said = [row for row in await house.messages(chat_id) if row.role is Role.USER]
-                await house.edit(chat_id, said[-1], "rather")
+                said = [row for row in await rig.messages(chat_id) if row.role is Role.USER]
+                await rig.edit(chat_id, said[-1], "rather")
             case "compact":
-                await house.compact(chat_id)
+                await rig.compact(chat_id)
             case "retry":
-                await house.retry(chat_id)
+                await rig.retry(chat_id)
     except ChatError:
         return False
     return True
 
 
-async def _is_over(house: House, chat_id: ChatId) -> bool:
+async def _is_over(rig: WorkerRig, chat_id: ChatId) -> bool:
     """A chat in an error hears its queue only when somebody speaks."""
-    chat = await house.chat(chat_id)
+    chat = await rig.chat(chat_id)
     if chat.status == Status.ERROR:
-        await house.send(chat_id, "last")
+        await rig.send(chat_id, "last")
     return chat.status == Status.WAITING
 
 

@@ -23,7 +23,7 @@ from rookery.store.chats.step_reads import Step as LoadedStep
 from rookery.store.db.hints import WatchKind
 from rookery.store.settings import settings
 from rookery.testing.clock import FakeClock
-from rookery.worker.background_tasks import InFlight
+from rookery.worker.background_tasks import BackgroundTasks
 from rookery.worker.config import WorkerConfig
 from rookery.worker.effects import Effects, Push
 from tests.store.machine.machine_rig import Rig, assistant, make_rig
@@ -53,13 +53,13 @@ class Pushes:
         self.sent.append(push)
 
 
-class Desk:
+class TitlesRig:
     """`answers` are what the model says by what it is asked for; a list of answers is used up, its last one stays."""
 
     def __init__(self, rig: Rig, config: WorkerConfig | None = None) -> None:
         self.rig = rig
         self.clock = FakeClock()
-        self.inflight = InFlight(self.clock)
+        self.inflight = BackgroundTasks(self.clock)
         self.pushes = Pushes()
         self.answers: dict[str, list[Sequence[Step]]] = {
             "Title": [saying(title="Fix the login test")],
@@ -162,9 +162,9 @@ class Desk:
 
 
 @asynccontextmanager
-async def open_desk(database_url: str, config: WorkerConfig | None = None) -> AsyncIterator[Desk]:
+async def open_desk(database_url: str, config: WorkerConfig | None = None) -> AsyncIterator[TitlesRig]:
     async with make_rig(database_url) as rig:
-        desk = Desk(rig, config)
+        desk = TitlesRig(rig, config)
         try:
             yield desk
         finally:

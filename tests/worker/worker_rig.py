@@ -46,9 +46,9 @@ from rookery.store.models.model_configs import ModelConfigDraft, ModelConfigPatc
 from rookery.store.models.providers import ProviderDraft
 from rookery.store.settings import settings
 from rookery.testing import FakeClock
-from rookery.tools.step_tools import PlainToolbox, Toolbox, TurnTools
+from rookery.tools.step_tools import PlainToolbox, StepTools, Toolbox
 from rookery.worker.config import WorkerConfig
-from rookery.worker.worker import Worker, WorkerParts
+from rookery.worker.worker import Worker, WorkerServices
 from tests.eventually import until
 
 LABEL = "Work is done"
@@ -86,7 +86,7 @@ class Replica:
 
 
 @dataclass(kw_only=True)
-class House:
+class WorkerRig:
     """A deployment. `script` is what the model says; tests replace it before they send. `calls` are what it was asked.
 
     Titles and labels are made by another model, so that the script only sees turns and summaries.
@@ -265,7 +265,7 @@ class GatedToolbox:
         for _ in range(steps):
             self._let_go.release()
 
-    async def open(self, step: LoadedStep, *, mode: Mode, stack: AsyncExitStack) -> TurnTools:
+    async def open(self, step: LoadedStep, *, mode: Mode, stack: AsyncExitStack) -> StepTools:
         self.waiting.set()
         await self._let_go.acquire()
         self.waiting.clear()
@@ -319,14 +319,14 @@ async def open_house(
     threshold: int = 70,
     provider: ProviderType = ProviderType.OPENAI_COMPAT,
     model_name: str = "test",
-) -> AsyncIterator[House]:
+) -> AsyncIterator[WorkerRig]:
     clock = clock or SystemClock()
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(await Database.connect(DatabaseConfig(database_url)))
 
         async def open_replica() -> Replica:
             replica = await _open_replica(
-                house,
+                rig,
                 toolbox or PlainToolbox(tools),
                 config=config or (STILL if isinstance(clock, FakeClock) else WorkerConfig()),
                 loop=loop or LoopConfig(),
@@ -334,7 +334,7 @@ async def open_house(
                 max_steps=max_steps,
                 max_output_tokens=max_output_tokens,
             )
-            stack.push_async_callback(_closed, replica, house.clock)
+            stack.push_async_callback(_closed, replica, rig.clock)
             return replica
 
         async with database.api.acquire() as conn:
@@ -362,7 +362,7 @@ async def open_house(
             override = {"mode": "model", "model_config_id": str(quick.id)}
             await settings.write_setting(conn, "models", value={"title_generation": override})
         scripts = default_scripts()
-        house = House(
+        rig = WorkerRig(
             database=database,
             machine=Machine(database.api, _Nobody()),
             user=user,
@@ -375,14 +375,14 @@ async def open_house(
         )
 
         def play(call: Call) -> Sequence[Step]:
-            house.calls.append(call)
-            return house.script(call) if callable(house.script) else house.script
+            rig.calls.append(call)
+            return rig.script(call) if callable(rig.script) else rig.script
 
         stack.enter_context(scripts.registered("test", play))
         stack.enter_context(scripts.registered("quick", (Say(f'{{"label": "{LABEL}"}}'),)))
         for _ in range(workers):
-            await house.add_replica()
-        yield house
+            await rig.add_replica()
+        yield rig
 
 
 def _name(kind: str) -> str:
@@ -402,7 +402,7 @@ class _Nobody:
 
 
 async def _open_replica(
-    house: House,
+    rig: WorkerRig,
     toolbox: Toolbox,
     *,
     config: WorkerConfig,
@@ -411,16 +411,16 @@ async def _open_replica(
     max_steps: int,
     max_output_tokens: int,
 ) -> Replica:
-    database, clock = house.database, house.clock
+    database, clock = rig.database, rig.clock
     worker_id, bus = uuid4(), Bus()
     notifier = Notifier(database.worker, bus)
     listener = Listener(lambda: database.dedicated("listen"), bus, clock=SystemClock(), rng=Random(1))
     directory = Directory(database.worker, ring=RING, environ={}, clock=clock)
-    connector = Connector(scripts=house.scripts, clock=clock, tokens_per_second=0)
+    connector = Connector(scripts=rig.scripts, clock=clock, tokens_per_second=0)
     async with database.worker.acquire() as conn:
         await _appear(conn, worker_id)
     worker = Worker(
-        WorkerParts(
+        WorkerServices(
             worker_id=worker_id,
             machine=Machine(database.worker, notifier),
             pool=database.worker,

@@ -20,7 +20,7 @@ from rookery.testing import FakeClock
 from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.agent_http import AgentPools, ChatHeaders
 from rookery.workspaces.agent_messages import Health
-from rookery.workspaces.connection import Place, Reach, TurnWorkspace, Unreadable
+from rookery.workspaces.connection import ChatWorkspace, Place, Reach, Unreadable
 from rookery.workspaces.errors import NoConnection, Situation
 from tests.eventually import until
 from tests.workspaces.fake_agent import FakeAgent, UnixPath, fake_agent
@@ -73,7 +73,7 @@ class Rig:
     clock: FakeClock
     rows: Rows
     agent: FakeAgent
-    turn: TurnWorkspace
+    turn: ChatWorkspace
 
     async def situation(self) -> Situation:
         with pytest.raises(NoConnection) as caught:
@@ -88,7 +88,7 @@ async def rigged(*, is_root: bool = True, **fields: Any) -> AsyncIterator[Rig]:
     async with fake_agent() as agent:
         rows = Rows(clock, AgentPools(clock))
         rows.places[WORKSPACE] = place(clock, endpoint=agent.path, **fields)
-        turn = TurnWorkspace(CHAT, rows, clock=clock, is_root=is_root)
+        turn = ChatWorkspace(CHAT, rows, clock=clock, is_root=is_root)
         turn.bind(WORKSPACE)
         try:
             yield Rig(clock, rows, agent, turn)

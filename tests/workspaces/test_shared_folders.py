@@ -8,13 +8,13 @@ import pytest
 
 from rookery.workspaces import manifest, shared_folders
 from rookery.workspaces.template_problems import TemplateInvalid
-from tests.workspaces.workspaces_rig import Yard, open_yard
+from tests.workspaces.workspaces_rig import WorkspacesRig, open_yard
 
 SHARED = ("/srv/projects", "/srv/a,b")
 
 
 @pytest.fixture
-async def yard(database_url: str) -> AsyncIterator[Yard]:
+async def rig(database_url: str) -> AsyncIterator[WorkspacesRig]:
     async with open_yard(database_url) as made:
         yield made
 
@@ -66,16 +66,16 @@ def test_template_is_refused_for_each_bind_that_is_not_shared() -> None:
 
 
 @pytest.mark.parametrize("driver", ["local", "ssh"])
-async def test_stored_template_that_binds_what_is_not_shared_does_not_start(yard: Yard, driver: str) -> None:
+async def test_stored_template_that_binds_what_is_not_shared_does_not_start(rig: WorkspacesRig, driver: str) -> None:
     """One from before, or from before the setting was changed."""
     place = '\n[ssh]\nhost = "h"\nknown_hosts = "h ssh-ed25519 AAAA"\n' if driver == "ssh" else ""
     text = f'name = "plain"\ndriver = "{driver}"\n[sandbox]\nnetwork = "none"\nrw_binds = ["/srv/projects"]\n{place}'
-    await yard.push(text.encode())
-    replica, fake = yard.replica()
+    await rig.push(text.encode())
+    replica, fake = rig.replica()
     replica.parts.drivers["ssh"] = fake  # type: ignore[index]
-    await yard.run(replica)
+    await rig.run(replica)
 
-    failed = await yard.settled(await yard.create(replica), "failed")
+    failed = await rig.settled(await rig.create(replica), "failed")
 
     assert failed.error_code == "invalid_workspace"
     assert failed.error is not None

@@ -1,4 +1,4 @@
-"""A yard with replicas that carry out operations on workspaces over a fake driver, and people who ask for them."""
+"""A rig with replicas that carry out operations on workspaces over a fake driver, and people who ask for them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from rookery.workspaces import templates
 from rookery.workspaces.driver_specs import Specs
 from rookery.workspaces.loops import WorkspaceRuntime
 from rookery.workspaces.service import as_push
-from rookery.workspaces.services import WorkspaceParts
+from rookery.workspaces.services import WorkspaceServices
 from rookery.workspaces.templates import TemplateFile
 from tests.eventually import until
 from tests.store.builders import World, open_world
@@ -53,7 +53,7 @@ mutable = true
 
 
 class Wire:
-    """Publishes at once, to every replica of the yard."""
+    """Publishes at once, to every replica of the rig."""
 
     def __init__(self) -> None:
         self.buses: list[Bus] = []
@@ -67,7 +67,7 @@ class Wire:
 
 
 @dataclass
-class Yard:
+class WorkspacesRig:
     world: World
     pool: asyncpg.Pool
     wire: Wire
@@ -87,7 +87,7 @@ class Yard:
         self.drivers.append(driver)
         bus = Bus()
         self.wire.buses.append(bus)
-        parts = WorkspaceParts(
+        parts = WorkspaceServices(
             replica_id=uuid4(),
             node=node,
             pool=self.pool,
@@ -173,7 +173,7 @@ class Yard:
 
 
 @asynccontextmanager
-async def open_yard(database_url: str, *, clock: Clock | None = None) -> AsyncIterator[Yard]:
+async def open_yard(database_url: str, *, clock: Clock | None = None) -> AsyncIterator[WorkspacesRig]:
     clock = clock or SystemClock()
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rky")))
@@ -182,14 +182,14 @@ async def open_yard(database_url: str, *, clock: Clock | None = None) -> AsyncIt
         wire = Wire()
         store = Store(pool, machine=Machine(pool, wire, clock=clock), publisher=wire, clock=clock)
         ring = KeyRing.parse(new_key("k1"))
-        yard = Yard(world, pool, wire, store, ring, folder, clock, await world.user())
-        await yard.push()
+        rig = WorkspacesRig(world, pool, wire, store, ring, folder, clock, await world.user())
+        await rig.push()
         try:
-            yield yard
+            yield rig
         finally:
-            for task in list(yard._tasks.values()):
+            for task in list(rig._tasks.values()):
                 await _ended(task)
-            for driver in yard.drivers:
+            for driver in rig.drivers:
                 await driver.close()
 
 

@@ -50,7 +50,7 @@ from rookery.api.routers import (
     workspace_operations,
     workspaces,
 )
-from rookery.api.services import ApiParts
+from rookery.api.services import ApiServices
 from rookery.api.web_app import Spa
 from rookery.domain.chat.errors import ChatError
 from rookery.store.authorized.settings import StaleSetting
@@ -62,7 +62,7 @@ from rookery.workspaces.errors import NotWatchable
 from rookery.workspaces.template_problems import Invalid
 
 # One per subject, in the order of the document. Each takes the parts and gives its routes.
-ROUTERS: tuple[Callable[[ApiParts], APIRouter], ...] = (
+ROUTERS: tuple[Callable[[ApiServices], APIRouter], ...] = (
     setup.router,
     auth.router,
     tokens.router,
@@ -113,12 +113,12 @@ _EXPLAINED: tuple[type[Exception], ...] = (
 )
 
 
-def create_application(parts: ApiParts) -> ASGIApp:
+def create_application(parts: ApiServices) -> ASGIApp:
     """Everything the public port serves."""
     return Edge(Spa(create_api(parts), parts.web), parts)
 
 
-def create_api(parts: ApiParts) -> FastAPI:
+def create_api(parts: ApiServices) -> FastAPI:
     """The routers without the edge; the OpenAPI document is made from it."""
     # No redirects for a slash too many: behind a proxy that ends TLS they would lead to http, and tokens with them.
     application = FastAPI(

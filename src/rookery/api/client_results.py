@@ -12,7 +12,7 @@ from uuid import UUID, uuid5
 import msgspec
 
 from rookery.api.request_context import Caller
-from rookery.api.services import ApiParts
+from rookery.api.services import ApiServices
 from rookery.domain.chat import parts as content
 from rookery.domain.chat import truncation
 from rookery.domain.chat.messages import ChatId
@@ -25,13 +25,13 @@ from rookery.loop.tool_results import CallResult
 from rookery.models.directory import windows_of
 from rookery.telemetry.log import get_logger
 from rookery.tools.spilled_results import ResultKeeper
-from rookery.workspaces.connection import TurnWorkspace, Unreadable
+from rookery.workspaces.connection import ChatWorkspace, Unreadable
 
 log = get_logger("api.client_results")
 
 
 async def fitted(
-    parts: ApiParts, caller: Caller, chat_id: ChatId, given: Sequence[SubmittedResult]
+    parts: ApiServices, caller: Caller, chat_id: ChatId, given: Sequence[SubmittedResult]
 ) -> list[SubmittedResult]:
     """The results as they are stored. What is no JSON stays as it is: the store refuses it, with the reason."""
     limit = await _context_limit(parts, caller, chat_id)
@@ -80,7 +80,7 @@ def _text(each: CallResult) -> str:
     return bytes(value).decode()
 
 
-async def _context_limit(parts: ApiParts, caller: Caller, chat_id: ChatId) -> int | None:
+async def _context_limit(parts: ApiServices, caller: Caller, chat_id: ChatId) -> int | None:
     chat = (await caller.store.turns.find_titled(chat_id)).chat
     snapshot = await parts.directory.snapshot()
     config = snapshot.configs.get(chat.last_model_config_id)
@@ -92,7 +92,7 @@ async def _context_limit(parts: ApiParts, caller: Caller, chat_id: ChatId) -> in
     return known.effective
 
 
-async def _keep(parts: ApiParts, chat_id: ChatId, whole: dict[int, CallResult]) -> dict[int, str]:
+async def _keep(parts: ApiServices, chat_id: ChatId, whole: dict[int, CallResult]) -> dict[int, str]:
     """Where each can be read, by its place; those that can be read nowhere are left out."""
     places = parts.workspaces.places
     try:
@@ -101,7 +101,7 @@ async def _keep(parts: ApiParts, chat_id: ChatId, whole: dict[int, CallResult]) 
         return {}
     if binding is None:
         return {}
-    workspace = TurnWorkspace(chat_id, places, clock=parts.clock)
+    workspace = ChatWorkspace(chat_id, places, clock=parts.clock)
     workspace.bind(binding)
     keeper = ResultKeeper(workspace, parts.clock)
 

@@ -12,7 +12,7 @@ from rookery.api import cookies, request_bodies
 from rookery.api.middleware import is_secure
 from rookery.api.request_bodies import Body
 from rookery.api.routes import answer
-from rookery.api.services import ApiParts
+from rookery.api.services import ApiServices
 from rookery.store.people.audit import RequestInfo
 from rookery.store.people.sessions import NewSession
 from rookery.store.people.users import User
@@ -29,12 +29,12 @@ class LoginView(User, frozen=True):
     session_key: str
 
 
-async def read(request: Request, model: type[B], parts: ApiParts) -> B:
+async def read(request: Request, model: type[B], parts: ApiServices) -> B:
     """The body, checked. Nothing is hidden from somebody without an account but what accounts there are."""
     return request_bodies.parse(model, await read_bytes(request, parts))
 
 
-async def read_bytes(request: Request, parts: ApiParts) -> bytes:
+async def read_bytes(request: Request, parts: ApiServices) -> bytes:
     request_bodies.require_json(request)
     return await request_bodies.read(request, limit=min(parts.max_body, MAX_BODY_BYTES), seconds=parts.read_seconds)
 
@@ -46,7 +46,7 @@ def info(request: Request) -> RequestInfo:
     return found
 
 
-def welcome(request: Request, parts: ApiParts, user: User, *, session: NewSession, status: int = 200) -> Response:
+def welcome(request: Request, parts: ApiServices, user: User, *, session: NewSession, status: int = 200) -> Response:
     """The user with the session key, and the cookie that belongs to it."""
     cookie = cookies.keep(session.session, session.cookie, secure=is_secure(request, parts))
     view = LoginView(**msgspec.structs.asdict(user), session_key=session.key)

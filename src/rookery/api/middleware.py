@@ -23,7 +23,7 @@ from rookery.api.errors import NO_STORE, ApiError, explain, internal
 from rookery.api.origins import host_name, is_loopback
 from rookery.api.rate_limits import Limit
 from rookery.api.request_context import Caller
-from rookery.api.services import ApiParts
+from rookery.api.services import ApiServices
 from rookery.domain.access.rights import UserActor
 from rookery.server.connection_limits import address_key
 from rookery.store.people import first_admin, sessions, tokens
@@ -68,7 +68,7 @@ _ANY_HOST = frozenset({"/healthz", "/readyz"})
 class Edge:
     """The outermost layer of the public port."""
 
-    def __init__(self, application: ASGIApp, parts: ApiParts) -> None:
+    def __init__(self, application: ASGIApp, parts: ApiServices) -> None:
         self._application = application
         self.parts = parts
         self._is_set_up = False
@@ -359,11 +359,11 @@ class _Answer:
         return headers.raw
 
 
-def is_secure(connection: HTTPConnection, parts: ApiParts) -> bool:
+def is_secure(connection: HTTPConnection, parts: ApiServices) -> bool:
     return parts.origins.is_secure or connection.scope.get("scheme") in ("https", "wss")
 
 
-def _is_strict(connection: HTTPConnection, parts: ApiParts) -> bool:
+def _is_strict(connection: HTTPConnection, parts: ApiServices) -> bool:
     """Whether browsers should use https alone from now on.
 
     Not under a loopback name: the rule would hold for every other program on the reader's own machine.

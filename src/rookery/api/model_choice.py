@@ -13,7 +13,7 @@ from uuid import UUID
 
 from rookery.api.errors import ApiError
 from rookery.api.request_context import Caller
-from rookery.api.services import ApiParts
+from rookery.api.services import ApiServices
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import ChatId, Effort
 from rookery.models import resolve
@@ -131,12 +131,12 @@ class ForMessage:
         return self._chooser.by_last(last)
 
 
-async def chooser(parts: ApiParts, caller: Caller) -> Chooser:
+async def chooser(parts: ApiServices, caller: Caller) -> Chooser:
     return Chooser(await parts.directory.models(caller.user.id), await _limit(parts, caller))
 
 
 async def for_new_chat(
-    parts: ApiParts, caller: Caller, requested: UUID | None, effort: Effort | None
+    parts: ApiServices, caller: Caller, requested: UUID | None, effort: Effort | None
 ) -> tuple[UUID, Effort | None]:
     """The model and the effort of a new chat. The caller's own default counts where administrators allow one."""
     personal = None if requested is not None else await _personal(parts, caller)
@@ -144,21 +144,21 @@ async def for_new_chat(
     return choice.model_config_id, effort or choice.reasoning_effort
 
 
-async def check_spend(parts: ApiParts, caller: Caller, chat_id: ChatId) -> None:
+async def check_spend(parts: ApiServices, caller: Caller, chat_id: ChatId) -> None:
     """For what goes on with the chat's own model."""
     found = await chooser(parts, caller)
     if found.is_spent:
         found.check_spend((await caller.store.chats.get(chat_id)).last_model_config_id)
 
 
-async def _limit(parts: ApiParts, caller: Caller) -> SpendLimitReached | None:
+async def _limit(parts: ApiServices, caller: Caller) -> SpendLimitReached | None:
     # Most deployments have no limit, and then nothing is asked: the setting is at hand.
     if await parts.directory.setting(spending.SETTING) is None:
         return None
     return await caller.store.turns.find_spend_limit()
 
 
-async def _personal(parts: ApiParts, caller: Caller) -> Override | None:
+async def _personal(parts: ApiServices, caller: Caller) -> Override | None:
     stored = await parts.directory.setting(MODELS_SETTING)
     if not isinstance(stored, dict) or stored.get("allow_personal_overrides") is not True:
         return None

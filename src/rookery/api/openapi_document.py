@@ -10,7 +10,7 @@ from fastapi import FastAPI
 
 from rookery.api import openapi
 from rookery.api.application import create_api
-from rookery.api.services import ApiParts
+from rookery.api.services import ApiServices
 
 
 def describe() -> dict[str, Any]:
@@ -22,10 +22,10 @@ def bare_api() -> FastAPI:
     """All operations, of a server that has nothing to do them with."""
     nothing: dict[str, Any] = {
         field.name: None
-        for field in dataclasses.fields(ApiParts)
+        for field in dataclasses.fields(ApiServices)
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
     }
-    return create_api(ApiParts(**nothing))
+    return create_api(ApiServices(**nothing))
 
 
 def text() -> str:

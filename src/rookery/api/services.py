@@ -28,7 +28,7 @@ from rookery.workspaces.loops import WorkspaceRuntime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ApiParts:
+class ApiServices:
     """`pool` is for credentials alone; what belongs to somebody is read through `store`, as somebody."""
 
     store: Store

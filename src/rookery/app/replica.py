@@ -19,7 +19,7 @@ from rookery import __version__
 from rookery.api.application import create_application
 from rookery.api.origins import Origins
 from rookery.api.rate_limits import RateLimits
-from rookery.api.services import ApiParts
+from rookery.api.services import ApiServices
 from rookery.app import worker_config
 from rookery.app import workspaces as app_workspaces
 from rookery.app.health import ReplicaHealth
@@ -42,7 +42,7 @@ from rookery.store.db.replicas import Presence
 from rookery.store.machine import Machine
 from rookery.store.people.logins import Logins
 from rookery.store.people.passwords import Passwords
-from rookery.stream.access_check import ReadTeller, StandingCheck
+from rookery.stream.access_check import AccessCheck, ReadTeller
 from rookery.stream.relay.service import Listening, Relay
 from rookery.stream.service import StreamParts, Streams
 from rookery.telemetry.http_stats import HttpStats
@@ -52,7 +52,7 @@ from rookery.telemetry.redaction import SecretRegistry
 from rookery.tools.step_tools import Toolbox
 from rookery.worker.config import WorkerConfig
 from rookery.worker.titles import ShortTexts
-from rookery.worker.worker import Worker, WorkerParts
+from rookery.worker.worker import Worker, WorkerServices
 from rookery.workspaces.drivers.protocol import Driver
 from rookery.workspaces.loops import WorkspaceRuntime
 
@@ -80,7 +80,7 @@ class Replica:
     store: Store
     passwords: Passwords
     logins: Logins
-    api: ApiParts
+    api: ApiServices
     health: ReplicaHealth
     workspaces: WorkspaceRuntime
     metrics: Metrics
@@ -230,7 +230,7 @@ def _wire(
     driving_machine = Machine(database.worker, notifier, clock=clock, rng=rng)
     toolbox = app_workspaces.toolbox(workspaces, driving_machine, directory)
     worker = Worker(
-        WorkerParts(
+        WorkerServices(
             worker_id=identity.id,
             machine=driving_machine,
             pool=database.worker,
@@ -264,7 +264,7 @@ def _wire(
             pool=database.api,
             bus=bus,
             sources=relay.hub,
-            check=StandingCheck(database.api, clock=clock),
+            check=AccessCheck(database.api, clock=clock),
             clock=clock,
             rng=rng,
             is_deaf=lambda: probe.deaf,
@@ -276,7 +276,7 @@ def _wire(
     logins = Logins(database.api, passwords, clock=clock)
     store = Store(database.api, machine=machine, publisher=notifier, clock=clock, ring=choices.ring)
     http_stats = HttpStats()
-    parts = ApiParts(
+    parts = ApiServices(
         store=store,
         pool=database.api,
         publisher=notifier,

@@ -22,7 +22,7 @@ from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.protocol import Driver
 from rookery.workspaces.loops import WorkspaceRuntime
 from rookery.workspaces.relay import Peers
-from rookery.workspaces.services import WorkspaceParts
+from rookery.workspaces.services import WorkspaceServices
 from rookery.workspaces.stats import WorkspaceStats
 
 
@@ -47,7 +47,7 @@ def runtime(
         await made.hear_context(workspace)
 
     made = WorkspaceRuntime(
-        WorkspaceParts(
+        WorkspaceServices(
             replica_id=replica.id,
             node=replica.host_id,
             pool=pool,

@@ -26,7 +26,7 @@ _RIGHTS = {
 }
 
 
-class StandingCheck:
+class AccessCheck:
     """The `RightsCheck` of a replica."""
 
     def __init__(self, pool: asyncpg.Pool, *, clock: Clock) -> None:

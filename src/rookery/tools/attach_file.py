@@ -16,7 +16,7 @@ from rookery.domain.content import uploads
 from rookery.loop.tool import Attachment, Replay, Tool, ToolContext, ToolOutput
 from rookery.store.chats import tool_files
 from rookery.store.chats.files import MAX_FILE_BYTES, FileInfo
-from rookery.tools.step_workspace import Refused, WorkspaceTurn, absolute, ask_agent, make_tool, turn_of
+from rookery.tools.step_workspace import Refused, StepContext, absolute, ask_agent, make_tool, turn_of
 
 
 class AttachFile(msgspec.Struct):
@@ -55,7 +55,7 @@ async def attach_file(ctx: ToolContext, given: AttachFile) -> ToolOutput:
     return ToolOutput(value, attachments=(Attachment(stored.id, stored.mime_type, stored.name),))
 
 
-async def read_whole(turn: WorkspaceTurn, path: str, *, max_bytes: int, links: bool = True) -> bytes:
+async def read_whole(turn: StepContext, path: str, *, max_bytes: int, links: bool = True) -> bytes:
     """All bytes of a file that has some, and not too many. Without `links`, a path with a symbolic link is refused."""
     data = await ask_agent(turn.workspace, lambda conn: conn.read_bytes(path, max_bytes=max_bytes + 1, links=links))
     if not data:
@@ -65,13 +65,13 @@ async def read_whole(turn: WorkspaceTurn, path: str, *, max_bytes: int, links: b
     return data
 
 
-async def tool_files_find(turn: WorkspaceTurn, ctx: ToolContext) -> FileInfo | None:
+async def tool_files_find(turn: StepContext, ctx: ToolContext) -> FileInfo | None:
     """What an earlier run of this call has stored."""
     async with turn.pool.acquire() as conn:
         return await tool_files.find_stored(conn, turn.chat_id, token=ctx.replay_token)
 
 
-async def store(turn: WorkspaceTurn, ctx: ToolContext, *, name: str, media_type: str, data: bytes) -> FileInfo:
+async def store(turn: StepContext, ctx: ToolContext, *, name: str, media_type: str, data: bytes) -> FileInfo:
     try:
         async with turn.pool.acquire() as conn:
             return await tool_files.store_once(

@@ -16,7 +16,7 @@ from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.parts import Json
 from rookery.domain.content import uploads
 from rookery.loop.tool import Media, Replay, Tool, ToolContext, ToolOutput
-from rookery.tools.step_workspace import Refused, WorkspaceTurn, absolute, ask_agent, make_tool, turn_of, with_warning
+from rookery.tools.step_workspace import Refused, StepContext, absolute, ask_agent, make_tool, turn_of, with_warning
 from rookery.workspaces.agent_messages import Edit, FileEdits
 
 MAX_WRITE_BYTES = 16 * 1024 * 1024
@@ -210,7 +210,7 @@ def _edit_with_old_names(edit: Json) -> Json:
     return renamed
 
 
-async def check_target(turn: WorkspaceTurn, path: str) -> None:
+async def check_target(turn: StepContext, path: str) -> None:
     """Refuse what may not be written on this turn: on a plan turn everything but the plan, and plans in odd places."""
     is_plan_name = posixpath.basename(path).lower() == _PLAN_NAME
     if not turn.is_planning and not is_plan_name:

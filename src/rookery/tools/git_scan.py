@@ -8,14 +8,14 @@ from rookery.runtime.clock import Clock
 from rookery.store.authorized.store import Store
 from rookery.store.chats.diffs import DiffStatus
 from rookery.workspaces.agent_messages import Count, Repository
-from rookery.workspaces.connection import TurnWorkspace
+from rookery.workspaces.connection import ChatWorkspace
 
 SCAN_SECONDS = 10.0
 # What the database's column holds; an agent may say anything.
 _MAX_COUNT = 2**31 - 1
 
 
-async def note_diffs(chat: Chat, workspace: TurnWorkspace, store: Store, *, clock: Clock) -> None:
+async def note_diffs(chat: Chat, workspace: ChatWorkspace, store: Store, *, clock: Clock) -> None:
     """Scan and keep what was found; lists and badges read only that. Whatever it raises is the caller's to log."""
     conn = await workspace.conn()
     message = await conn.scan_git(chat.id, seconds=SCAN_SECONDS)

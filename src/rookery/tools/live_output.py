@@ -6,7 +6,7 @@ import asyncio
 
 from rookery.loop.tool import ToolContext
 from rookery.telemetry.log import get_logger
-from rookery.workspaces.connection import TurnWorkspace
+from rookery.workspaces.connection import ChatWorkspace
 
 log = get_logger("tools.live_output")
 
@@ -22,7 +22,7 @@ MAX_BYTES = 256 * 1024
 class LiveTail:
     """Runs from its making until it is stopped, or the process has ended."""
 
-    def __init__(self, ctx: ToolContext, workspace: TurnWorkspace, process_id: str) -> None:
+    def __init__(self, ctx: ToolContext, workspace: ChatWorkspace, process_id: str) -> None:
         self._ctx = ctx
         self._workspace = workspace
         self._process_id = process_id

@@ -19,7 +19,7 @@ from rookery.loop.tool import CancelReason, Replay, Tool, ToolContext, ToolOutpu
 from rookery.tools import commands, durations
 from rookery.tools.durations import BadDuration
 from rookery.tools.live_output import LiveTail
-from rookery.tools.step_workspace import Refused, WorkspaceTurn, ask_agent, make_tool, turn_of, with_warning
+from rookery.tools.step_workspace import Refused, StepContext, ask_agent, make_tool, turn_of, with_warning
 from rookery.workspaces.agent_client import MAX_WAIT_SECONDS, StartedProcess
 from rookery.workspaces.agent_messages import Output, ProcessInfo, StartProcess
 from rookery.workspaces.errors import AgentError, AgentUnreachable, NoConnection, WorkspaceError
@@ -171,7 +171,7 @@ def _timeout(text: str, field: str, *, may_be_zero: bool = False) -> tuple[float
 
 
 async def _start(
-    ctx: ToolContext, turn: WorkspaceTurn, given: Execute, *, command: str, is_background: bool
+    ctx: ToolContext, turn: StepContext, given: Execute, *, command: str, is_background: bool
 ) -> tuple[StartedProcess, list[str]]:
     """The process of this call, and what there is to say about how it runs."""
     wanted = StartProcess(
@@ -198,7 +198,7 @@ async def _start(
 
 
 async def _started(
-    ctx: ToolContext, turn: WorkspaceTurn, wanted: StartProcess, *, is_background: bool, suffix: str = ""
+    ctx: ToolContext, turn: StepContext, wanted: StartProcess, *, is_background: bool, suffix: str = ""
 ) -> StartedProcess:
     """Cancelled by the user while the request is under way, it waits for its answer: the process has to be ended."""
     key = uuid5(ctx.replay_token, suffix) if suffix else ctx.replay_token
@@ -229,7 +229,7 @@ def _cannot_start(error: AgentError) -> str:
     return message
 
 
-async def _follow(ctx: ToolContext, turn: WorkspaceTurn, started: StartedProcess, *, seconds: float) -> dict[str, Any]:
+async def _follow(ctx: ToolContext, turn: StepContext, started: StartedProcess, *, seconds: float) -> dict[str, Any]:
     """Wait for the end of a foreground command, showing its output meanwhile."""
     begun = ctx.clock.monotonic()
     latest = begun + seconds
@@ -254,7 +254,7 @@ async def _follow(ctx: ToolContext, turn: WorkspaceTurn, started: StartedProcess
         await tail.stop()
 
 
-async def _waited(turn: WorkspaceTurn, process_id: str, wait: float) -> Output | None:
+async def _waited(turn: StepContext, process_id: str, wait: float) -> Output | None:
     """A snapshot at the end of the process or of the wait; None when there was no connection, or it broke."""
     try:
         conn = await turn.workspace.conn()
@@ -272,11 +272,11 @@ async def _waited(turn: WorkspaceTurn, process_id: str, wait: float) -> Output |
         raise
 
 
-async def _snapshot(turn: WorkspaceTurn, process_id: str) -> Output:
+async def _snapshot(turn: StepContext, process_id: str) -> Output:
     return await ask_agent(turn.workspace, lambda conn: conn.process_output(process_id))
 
 
-async def _after_break(ctx: ToolContext, turn: WorkspaceTurn, process_id: str, elapsed: float) -> dict[str, Any]:
+async def _after_break(ctx: ToolContext, turn: StepContext, process_id: str, elapsed: float) -> dict[str, Any]:
     """The connection went away while the command ran: look once more what became of it."""
     try:
         async with ctx.clock.deadline(SNAPSHOT_SECONDS, "process-snapshot"):
@@ -342,7 +342,7 @@ def _noted(value: dict[str, Any], notes: list[str]) -> dict[str, Any]:
     return {**value, "note": " ".join(notes)} if notes else value
 
 
-async def _end(ctx: ToolContext, turn: WorkspaceTurn, process_id: str) -> None:
+async def _end(ctx: ToolContext, turn: StepContext, process_id: str) -> None:
     """The user does not want it any more: ask it to end, and after a while make it."""
     try:
         conn = await turn.workspace.conn()
@@ -391,7 +391,7 @@ async def process_output(ctx: ToolContext, given: ProcessOutput) -> ToolOutput:
     return ToolOutput(_noted(value, notes))
 
 
-async def _checked_until(turn: WorkspaceTurn, until: str | None) -> str | None:
+async def _checked_until(turn: StepContext, until: str | None) -> str | None:
     """The expression, if there is one and the workspace's agent is new enough to match it."""
     if until is None or not until.strip():
         return None
@@ -406,7 +406,7 @@ async def _checked_until(turn: WorkspaceTurn, until: str | None) -> str | None:
     return until
 
 
-async def _asked(turn: WorkspaceTurn, process_id: str, *, wait: float, since: int | None, until: str | None) -> Output:
+async def _asked(turn: StepContext, process_id: str, *, wait: float, since: int | None, until: str | None) -> Output:
     try:
         return await ask_agent(
             turn.workspace, lambda conn: conn.process_output(process_id, wait=wait, since=since, until=until)

@@ -15,7 +15,7 @@ from rookery.domain.content import skills
 from rookery.domain.content.skills import AmbiguousSkill, NoSuchSkill, SkillFile
 from rookery.loop.tool import Tool, ToolContext, ToolOutput
 from rookery.telemetry.log import get_logger
-from rookery.tools.step_workspace import Refused, WorkspaceTurn, ask_agent, make_tool, turn_of
+from rookery.tools.step_workspace import Refused, StepContext, ask_agent, make_tool, turn_of
 
 log = get_logger("tools.skills")
 
@@ -73,7 +73,7 @@ async def read_skill_file(ctx: ToolContext, given: ReadSkillFile) -> ToolOutput:
     return ToolOutput({"content": data.decode("utf-8", "replace")})
 
 
-def _find(turn: WorkspaceTurn, name: str) -> SkillFile:
+def _find(turn: StepContext, name: str) -> SkillFile:
     try:
         return skills.find(turn.skills, name)
     except (NoSuchSkill, AmbiguousSkill) as error:
@@ -91,7 +91,7 @@ def _inside(path: str) -> str:
     return wanted
 
 
-async def _files(ctx: ToolContext, turn: WorkspaceTurn, skill: SkillFile) -> list[str]:
+async def _files(ctx: ToolContext, turn: StepContext, skill: SkillFile) -> list[str]:
     """What else is in the skill's folder, as far as that can be found out now."""
     directory = skill.directory
     if directory is None or turn.workspace.workspace_id is None:

@@ -15,7 +15,7 @@ from rookery.runtime.clock import Clock, DeadlineExceeded
 from rookery.telemetry.log import get_logger
 from rookery.tools.commands import result_name
 from rookery.tools.step_workspace import ask_agent
-from rookery.workspaces.connection import TurnWorkspace
+from rookery.workspaces.connection import ChatWorkspace
 from rookery.workspaces.errors import WorkspaceError
 
 log = get_logger("tools.spilled_results")
@@ -29,7 +29,7 @@ FOLDER = "/.rookery/results/"
 class ResultKeeper:
     """Of one chat."""
 
-    def __init__(self, workspace: TurnWorkspace, clock: Clock) -> None:
+    def __init__(self, workspace: ChatWorkspace, clock: Clock) -> None:
         self._workspace = workspace
         self._clock = clock
 

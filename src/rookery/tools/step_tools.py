@@ -24,7 +24,7 @@ log = get_logger("tools.step_tools")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TurnTools:
+class StepTools:
     """What a step can use, and what its prompt says about it."""
 
     tools: ToolSet
@@ -56,7 +56,7 @@ class ToolsUnavailable(Exception):
 
 
 class Toolbox(Protocol):
-    async def open(self, step: Step, *, mode: Mode, stack: AsyncExitStack) -> TurnTools:
+    async def open(self, step: Step, *, mode: Mode, stack: AsyncExitStack) -> StepTools:
         """The tools of a step. What it opens is closed by the stack, in the same task, when the step is over.
 
         Raises `ToolsUnavailable` for a tool that the step must have; what the step can do without is left out.
@@ -69,10 +69,10 @@ class PlainToolbox:
     def __init__(self, tools: Sequence[Tool] = ()) -> None:
         self._tools = tuple(tools)
 
-    async def open(self, step: Step, *, mode: Mode, stack: AsyncExitStack) -> TurnTools:
+    async def open(self, step: Step, *, mode: Mode, stack: AsyncExitStack) -> StepTools:
         declared = dynamic_tools(step, mode=mode)
         active = {tool.spec.name for tool in self._tools} | {spec.name for spec in declared}
-        return TurnTools(tools=ToolSet(self._tools, active=active, declared=declared))
+        return StepTools(tools=ToolSet(self._tools, active=active, declared=declared))
 
 
 class _Declared(msgspec.Struct, frozen=True):

@@ -24,7 +24,7 @@ from rookery.tools import framework, registry
 from rookery.tools.framework import StructTool
 from rookery.tools.registry import Column
 from rookery.workspaces.agent_client import AgentConn
-from rookery.workspaces.connection import Places, TurnWorkspace
+from rookery.workspaces.connection import ChatWorkspace, Places
 from rookery.workspaces.errors import AgentError, AgentUnreachable, WorkspaceError
 from rookery.workspaces.service import Workspaces
 
@@ -37,7 +37,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Yard:
+class WorkspaceAdmin:
     """Where workspaces are made and ended, on behalf of the chat's owner. `lock` orders the chat's own calls."""
 
     store: ActorStore
@@ -47,22 +47,22 @@ class Yard:
 
 
 @dataclass(slots=True, kw_only=True)
-class WorkspaceTurn:
+class StepContext:
     """One step of a chat, as its tools see it. `skills` are those of the pinned context.
 
-    Without a `yard` no workspace can be made here; the tools for that are not offered then.
+    Without a `admin` no workspace can be made here; the tools for that are not offered then.
     """
 
     chat_id: ChatId
     owner_id: UUID
     column: Column
-    workspace: TurnWorkspace
+    workspace: ChatWorkspace
     pool: asyncpg.Pool
     skills: Sequence[SkillFile] = field(default_factory=tuple)
-    found_yard: Yard | None = None
+    found_yard: WorkspaceAdmin | None = None
 
     @property
-    def yard(self) -> Yard:
+    def admin(self) -> WorkspaceAdmin:
         if self.found_yard is None:
             raise Refused("This server has no workspaces. Tell the user that an administrator has to turn them on.")
         return self.found_yard
@@ -84,11 +84,11 @@ def plan_path(home: str, chat_id: ChatId) -> str:
     return f"{home.rstrip('/')}/.rookery/plans/PLAN-{chat_id}.md"
 
 
-def turn_of(ctx: ToolContext) -> WorkspaceTurn:
-    return ctx.services.get(WorkspaceTurn)
+def turn_of(ctx: ToolContext) -> StepContext:
+    return ctx.services.get(StepContext)
 
 
-async def ask_agent(turn: TurnWorkspace, act: Callable[[AgentConn], Awaitable[T]]) -> T:
+async def ask_agent(turn: ChatWorkspace, act: Callable[[AgentConn], Awaitable[T]]) -> T:
     """What the agent answers; asked again over a new connection when the one at hand was of another life.
 
     Everything asked here may be asked twice: it reads, or it carries a key.
@@ -106,7 +106,7 @@ async def ask_agent(turn: TurnWorkspace, act: Callable[[AgentConn], Awaitable[T]
     return await act(await turn.conn())
 
 
-def with_warning(turn: TurnWorkspace, value: dict[str, Any]) -> dict[str, Any]:
+def with_warning(turn: ChatWorkspace, value: dict[str, Any]) -> dict[str, Any]:
     """A result, with what there is to say about the workspace since the last one."""
     warning = turn.take_warning()
     return value if warning is None else {**value, "warning": f"{warning} Delete what is not needed."}

@@ -60,7 +60,7 @@ def tools() -> list[Tool]:
 
 
 async def list_templates(ctx: ToolContext, given: ListTemplates) -> ToolOutput:
-    store = turn_of(ctx).yard.store
+    store = turn_of(ctx).admin.store
     usable = [each for each in await store.templates.list() if is_offered(each)]
     signals: Mapping[str, Signals] | None
     try:
@@ -83,7 +83,7 @@ async def read_template(ctx: ToolContext, given: ReadTemplate) -> ToolOutput:
     template_id = given.template_id.strip()
     if not template_id:
         raise Refused("The template_id is blank. Use list_templates to find one.")
-    yard = turn_of(ctx).yard
+    yard = turn_of(ctx).admin
     try:
         template = await yard.service.get_template(yard.store, template_id, for_agent=True)
     except Missing as error:

@@ -44,11 +44,11 @@ from rookery.tools import (
 from rookery.tools.git_scan import note_diffs
 from rookery.tools.registry import Column
 from rookery.tools.spilled_results import ResultKeeper
-from rookery.tools.step_tools import TurnTools, dynamic_tools
-from rookery.tools.step_workspace import WorkspaceTurn, Yard, plan_path
+from rookery.tools.step_tools import StepTools, dynamic_tools
+from rookery.tools.step_workspace import StepContext, WorkspaceAdmin, plan_path
 from rookery.tools.workspace_blocks import Pinned, Pins
 from rookery.workspaces.agent_http import ChatHeaders
-from rookery.workspaces.connection import Places, TurnWorkspace, Unreadable
+from rookery.workspaces.connection import ChatWorkspace, Places, Unreadable
 from rookery.workspaces.context import DATABASE_ERRORS, Contexts
 from rookery.workspaces.context_watch import ContextWatches
 from rookery.workspaces.errors import NoConnection, WorkspaceError
@@ -92,7 +92,7 @@ class ToolboxParts:
 class _Kept:
     """What a chat keeps between its steps."""
 
-    workspace: TurnWorkspace
+    workspace: ChatWorkspace
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -120,7 +120,7 @@ class WorkspaceToolbox:
     def caches(self) -> Sequence[Cache[Any, Any]]:
         return self._chats, self._pins.entries
 
-    async def open(self, step: Step, *, mode: Mode, stack: AsyncExitStack) -> TurnTools:
+    async def open(self, step: Step, *, mode: Mode, stack: AsyncExitStack) -> StepTools:
         at = registry.column(mode=mode, is_root=step.chat.is_root)
         kept = self._keep(step)
         row = await self._find_row(step)
@@ -135,7 +135,7 @@ class WorkspaceToolbox:
             of_workspace = workspace_mcp.tools(pinned.resources, agreed, partial(self._may_run, pinned.key[0]))
         declared = _declared(step, mode) if at is Column.ROOT else ()
         active = registry.active_names(tools, at) | {each.name for each in (*_specs(of_workspace), *declared)}
-        turn = WorkspaceTurn(
+        turn = StepContext(
             chat_id=step.chat.id,
             owner_id=step.chat.owner_id,
             column=at,
@@ -144,7 +144,7 @@ class WorkspaceToolbox:
             skills=() if pinned is None else pinned.skills,
             found_yard=self._yard(step, kept),
         )
-        return TurnTools(
+        return StepTools(
             tools=ToolSet([*tools, *of_workspace], active=active, declared=declared, aliases=registry.ALIASES),
             services=Services(turn),
             workspace_context=_block(row, pinned, agreed),
@@ -178,7 +178,7 @@ class WorkspaceToolbox:
         kept = self._chats.find(chat.id)
         if kept is None:
             family = [each for each in (chat.parent_chat_id, chat.root_chat_id) if each is not None]
-            workspace = TurnWorkspace(
+            workspace = ChatWorkspace(
                 chat.id,
                 self._parts.places,
                 clock=self._parts.clock,
@@ -190,10 +190,10 @@ class WorkspaceToolbox:
         kept.workspace.bind(step.meta.workspace_id)
         return kept
 
-    def _yard(self, step: Step, kept: _Kept) -> Yard:
+    def _yard(self, step: Step, kept: _Kept) -> WorkspaceAdmin:
         parts = self._parts
         store = parts.store.as_actor(OwnerActor(step.chat.owner_id))
-        return Yard(store=store, service=parts.service, places=parts.places, lock=kept.lock)
+        return WorkspaceAdmin(store=store, service=parts.service, places=parts.places, lock=kept.lock)
 
     async def _find_row(self, step: Step) -> Workspace | None:
         if step.meta.workspace_id is None:

@@ -20,7 +20,7 @@ from rookery.store.workspaces.operations import Operation, OperationState, Reaso
 from rookery.store.workspaces.requests import NodeOffline, OperationInProgress, Requested, WorkspaceQuotaExceeded
 from rookery.store.workspaces.workspaces import AgentState, Status, Workspace, is_name
 from rookery.tools.operation_tail import OperationTail
-from rookery.tools.step_workspace import Refused, WorkspaceTurn, ask_agent, make_tool, turn_of
+from rookery.tools.step_workspace import Refused, StepContext, ask_agent, make_tool, turn_of
 from rookery.tools.templates import no_template
 from rookery.workspaces.connection import SILENT
 from rookery.workspaces.drivers.protocol import DriverError
@@ -96,7 +96,7 @@ def tools() -> list[Tool]:
 async def create_workspace(ctx: ToolContext, given: CreateWorkspace) -> ToolOutput:
     turn = turn_of(ctx)
     own_id = uuid5(ctx.replay_token, "workspace")
-    async with turn.yard.lock:
+    async with turn.admin.lock:
         bound = await _find_bound(turn)
         if bound is not None and bound.id != own_id and not given.new and not _is_replaceable(bound):
             told = await _told(ctx, turn, bound)
@@ -105,9 +105,7 @@ async def create_workspace(ctx: ToolContext, given: CreateWorkspace) -> ToolOutp
         return await _given(_create(ctx, turn, given, workspace_id=own_id))
 
 
-async def _create(
-    ctx: ToolContext, turn: WorkspaceTurn, given: CreateWorkspace, *, workspace_id: UUID
-) -> dict[str, Any]:
+async def _create(ctx: ToolContext, turn: StepContext, given: CreateWorkspace, *, workspace_id: UUID) -> dict[str, Any]:
     template = given.template_id.strip()
     if not template:
         raise Refused("The template_id is blank. Use list_templates to find one.")
@@ -125,9 +123,9 @@ async def _create(
 
 
 async def _requested(
-    turn: WorkspaceTurn, given: CreateWorkspace, template: str, name: str | None, workspace_id: UUID
+    turn: StepContext, given: CreateWorkspace, template: str, name: str | None, workspace_id: UUID
 ) -> Requested:
-    yard = turn.yard
+    yard = turn.admin
     try:
         made = await yard.service.request_create(
             yard.store,
@@ -154,19 +152,19 @@ async def _requested(
 
 async def start_workspace(ctx: ToolContext, given: StartWorkspace) -> ToolOutput:
     turn = turn_of(ctx)
-    async with turn.yard.lock:
+    async with turn.admin.lock:
         return await _given(_start(ctx, turn, given))
 
 
-async def _start(ctx: ToolContext, turn: WorkspaceTurn, given: StartWorkspace) -> dict[str, Any]:
+async def _start(ctx: ToolContext, turn: StepContext, given: StartWorkspace) -> dict[str, Any]:
     bound = await _require_bound(turn)
     # A stop that is under way is waited for; after it, the workspace can be started.
-    if (open_operation := await turn.yard.service.find_open_operation(bound.id)) is not None:
+    if (open_operation := await turn.admin.service.find_open_operation(bound.id)) is not None:
         bound = _alive(await _waited(ctx, turn, bound, open_operation, must_succeed=open_operation.is_start))
         if open_operation.is_start:
             return await _started(turn, bound, open_operation)
     before = bound.template_revision
-    yard = turn.yard
+    yard = turn.admin
     try:
         made = await yard.service.request_start(yard.store, bound.id, parameters=given.parameters, reason=Reason.CHAT)
     except OperationInProgress as error:
@@ -179,7 +177,7 @@ async def _start(ctx: ToolContext, turn: WorkspaceTurn, given: StartWorkspace) -
     return value
 
 
-async def _started(turn: WorkspaceTurn, workspace: Workspace, operation: Operation | None) -> dict[str, Any]:
+async def _started(turn: StepContext, workspace: Workspace, operation: Operation | None) -> dict[str, Any]:
     value: dict[str, Any] = {"started": True, "workspace_name": workspace.name}
     value |= {"no_operation": True} if operation is None else {"operation_id": str(operation.id)}
     return value | await _ready(turn, workspace)
@@ -187,13 +185,13 @@ async def _started(turn: WorkspaceTurn, workspace: Workspace, operation: Operati
 
 async def stop_workspace(ctx: ToolContext, given: StopWorkspace) -> ToolOutput:
     turn = turn_of(ctx)
-    async with turn.yard.lock:
+    async with turn.admin.lock:
         return await _given(_stop(ctx, turn))
 
 
-async def _stop(ctx: ToolContext, turn: WorkspaceTurn) -> dict[str, Any]:
+async def _stop(ctx: ToolContext, turn: StepContext) -> dict[str, Any]:
     bound = await _require_bound(turn)
-    service, store = turn.yard.service, turn.yard.store
+    service, store = turn.admin.service, turn.admin.store
     if (open_operation := await service.find_open_operation(bound.id)) is not None:
         # The fresh row decides, not how that went.
         bound = _alive(await _waited(ctx, turn, bound, open_operation, must_succeed=False))
@@ -210,7 +208,7 @@ async def _stop(ctx: ToolContext, turn: WorkspaceTurn) -> dict[str, Any]:
 
 async def _waited(
     ctx: ToolContext,
-    turn: WorkspaceTurn,
+    turn: StepContext,
     workspace: Workspace,
     operation: Operation | None,
     *,
@@ -219,8 +217,8 @@ async def _waited(
     """The workspace when the operation is over; `Failed` when it failed or took too long."""
     if operation is None:
         return workspace
-    async with OperationTail(ctx, turn.yard.store, operation.id):
-        waited = await turn.yard.service.wait_operation(operation.id, seconds=OPERATION_SECONDS)
+    async with OperationTail(ctx, turn.admin.store, operation.id):
+        waited = await turn.admin.service.wait_operation(operation.id, seconds=OPERATION_SECONDS)
     over, row = waited.operation, waited.workspace
     if over.state == OperationState.SUCCEEDED or not must_succeed:
         return row
@@ -231,9 +229,9 @@ async def _waited(
     raise Failed({"error": error, "operation_id": str(over.id), "workspace_name": row.name})
 
 
-async def _ready(turn: WorkspaceTurn, workspace: Workspace) -> dict[str, Any]:
+async def _ready(turn: StepContext, workspace: Workspace) -> dict[str, Any]:
     """Wait for the startup script. What is wrong with it is said and no error: the workspace is there."""
-    ready = await turn.yard.service.wait_ready(workspace.id, seconds=AGENT_SECONDS + SCRIPT_SECONDS)
+    ready = await turn.admin.service.wait_ready(workspace.id, seconds=AGENT_SECONDS + SCRIPT_SECONDS)
     turn.workspace.bind(workspace.id)
     warning = {} if ready.disk_warning is None else {"warning": f"{ready.disk_warning} Delete what is not needed."}
     went = _how_it_went(ready)
@@ -242,7 +240,7 @@ async def _ready(turn: WorkspaceTurn, workspace: Workspace) -> dict[str, Any]:
     return went | warning
 
 
-async def _last_words(turn: WorkspaceTurn) -> dict[str, Any]:
+async def _last_words(turn: StepContext) -> dict[str, Any]:
     """The end of what the startup script said: why it failed is nowhere in the workspace for a model to look up."""
     try:
         said = (await ask_agent(turn.workspace, lambda conn: conn.script_log())).output.strip()
@@ -290,13 +288,13 @@ async def _given(making: Any) -> ToolOutput:
 # The binding
 
 
-async def _find_bound(turn: WorkspaceTurn) -> Workspace | None:
+async def _find_bound(turn: StepContext) -> Workspace | None:
     """The chat's workspace as it is now, not as the step began."""
-    workspace_id = await turn.yard.places.find_binding(turn.chat_id)
-    return None if workspace_id is None else await turn.yard.service.find_workspace(workspace_id)
+    workspace_id = await turn.admin.places.find_binding(turn.chat_id)
+    return None if workspace_id is None else await turn.admin.service.find_workspace(workspace_id)
 
 
-async def _require_bound(turn: WorkspaceTurn) -> Workspace:
+async def _require_bound(turn: StepContext) -> Workspace:
     bound = await _find_bound(turn)
     if bound is None:
         raise Refused("This chat has no workspace. Use create_workspace first.")
@@ -313,9 +311,9 @@ def _is_replaceable(bound: Workspace) -> bool:
     return bound.status == Status.DELETED or (bound.status == Status.FAILED and not bound.has_run)
 
 
-async def _told(ctx: ToolContext, turn: WorkspaceTurn, bound: Workspace) -> ToolOutput | None:
+async def _told(ctx: ToolContext, turn: StepContext, bound: Workspace) -> ToolOutput | None:
     """The chat has a workspace that is not given up: how it stands, and what to do. None when it was being deleted."""
-    service = turn.yard.service
+    service = turn.admin.service
     value: dict[str, Any] = {"created": False, "workspace_name": bound.name, "workspace_id": str(bound.id)}
     if (open_operation := await service.find_open_operation(bound.id)) is not None:
         value["operation_id"] = str(open_operation.id)

@@ -15,7 +15,7 @@ from rookery.telemetry.log import get_logger
 log = get_logger("worker.background_tasks")
 
 
-class InFlight:
+class BackgroundTasks:
     """Owns the detached tasks of a process; the event loop alone would keep only weak references to them."""
 
     def __init__(self, clock: Clock) -> None:

@@ -19,7 +19,7 @@ from rookery.models import cost
 from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.models.usage import CallStatus, Entry, is_recorded, record_call
 from rookery.telemetry.log import get_logger
-from rookery.worker.background_tasks import InFlight
+from rookery.worker.background_tasks import BackgroundTasks
 from rookery.worker.config import WorkerConfig
 from rookery.worker.prepare import Asked
 
@@ -81,7 +81,7 @@ class Ledger:
     written again: a row has its instant from the start.
     """
 
-    def __init__(self, pool: asyncpg.Pool, inflight: InFlight, *, config: WorkerConfig | None = None) -> None:
+    def __init__(self, pool: asyncpg.Pool, inflight: BackgroundTasks, *, config: WorkerConfig | None = None) -> None:
         self._pool = pool
         self._inflight = inflight
         self._clock = inflight.clock

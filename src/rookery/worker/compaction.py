@@ -1,6 +1,6 @@
 """The act that makes a chat shorter: a summary of what was said, with the user's unanswered message whole behind it.
 
-A part of `Acts`, which owns attempts, fences and bills. Each run is at most one commit of three rows.
+A part of `StepActions`, which owns attempts, fences and bills. Each run is at most one commit of three rows.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from rookery.worker.prepare import Asked
 from rookery.worker.tasks import TaskExit
 
 if TYPE_CHECKING:
-    from rookery.worker.step_actions import Acts
+    from rookery.worker.step_actions import StepActions
 
 log = get_logger("worker.compaction")
 
@@ -45,7 +45,7 @@ NOT_STORED = "The summary was made, and could not be stored. It is made again."
 
 
 class CompactionAct:
-    def __init__(self, acts: Acts) -> None:
+    def __init__(self, acts: StepActions) -> None:
         self._acts = acts
         self._parts = acts.parts
         self._handle = acts.handle

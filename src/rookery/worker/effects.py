@@ -38,7 +38,7 @@ from rookery.store.db.pool import Connection
 from rookery.store.machine import Publisher
 from rookery.telemetry.log import get_logger
 from rookery.titles import generate
-from rookery.worker.background_tasks import InFlight
+from rookery.worker.background_tasks import BackgroundTasks
 from rookery.worker.config import WorkerConfig
 from rookery.worker.titles import SUMMARY_TOTAL_SECONDS, ShortTexts, Titling, watch_hint
 
@@ -101,7 +101,7 @@ class Effects:
         publisher: Publisher,
         directory: Directory,
         connector: Connector,
-        inflight: InFlight,
+        inflight: BackgroundTasks,
         clock: Clock,
         rng: Random,
         push: Pusher = no_push,

@@ -46,7 +46,7 @@ from rookery.worker.error_classification import Classified, StepFailed
 from rookery.worker.fair_share import GiveWay
 from rookery.worker.prepare import Prepared, is_turn_long, stored_retry
 from rookery.worker.stats import FAILED
-from rookery.worker.step_actions import ActParts, Acts
+from rookery.worker.step_actions import ActParts, StepActions
 from rookery.worker.tasks import TaskError, TaskExit, TaskHandle, normalised
 
 log = get_logger("worker.generation")
@@ -89,13 +89,13 @@ class GenerationWork:
                     return
                 if await self._waited(handle, step, run):
                     continue
-                acts: Acts | None = None
+                acts: StepActions | None = None
                 decision: Decision | None = None
                 try:
                     _require_active_owner(step)
                     prepared = await self._prepared(handle, step, stack)
                     past = await _read(step)
-                    acts = Acts(self._parts, handle, prepared, past)
+                    acts = StepActions(self._parts, handle, prepared, past)
                     judged = await self._judged(handle, prepared, past)
                     decision = run.forced or self._decide(prepared, past, judged)
                     # A turn that only has to end, or to ask, frees its slot by that.
@@ -201,7 +201,7 @@ class GenerationWork:
             is_refused=prepared.step.meta.refused_tokens is not None,
         )
 
-    async def _act(self, acts: Acts, decision: Decision, judged: Judged, *, told: str | None) -> None:
+    async def _act(self, acts: StepActions, decision: Decision, judged: Judged, *, told: str | None) -> None:
         log.debug("decided", decision=type(decision).__name__)
         match decision:
             case Generate(notice=notice):
@@ -221,7 +221,7 @@ class GenerationWork:
                 await acts.fail_compaction(error)
 
     async def _failed(
-        self, handle: TaskHandle, failure: Classified, run: _Run, *, step: Step, acts: Acts | None
+        self, handle: TaskHandle, failure: Classified, run: _Run, *, step: Step, acts: StepActions | None
     ) -> bool:
         """Store when the next attempt is due and wait for it, or end the turn. Whether to go on."""
         now = self._clock.now()
@@ -277,7 +277,7 @@ class _Run:
         self.is_kept = False
 
 
-def _goes_on(decision: Compact, failure: Classified, acts: Acts) -> bool:
+def _goes_on(decision: Compact, failure: Classified, acts: StepActions) -> bool:
     """Whether a turn does without the summary that failed: nobody but the threshold wanted it, and there is room."""
     is_final = not failure.retryable or acts.attempt >= SUMMARY_ATTEMPTS
     return is_final and decision.source is Source.AUTOMATIC and acts.has_room

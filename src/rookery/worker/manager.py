@@ -25,7 +25,7 @@ from rookery.store.machine.capacity import Slot
 from rookery.store.machine.leases import delete_leases
 from rookery.store.machine.ownership import LeaseKey
 from rookery.telemetry.log import get_logger
-from rookery.worker.background_tasks import InFlight
+from rookery.worker.background_tasks import BackgroundTasks
 from rookery.worker.config import WorkerConfig
 from rookery.worker.runner import Runner, RunnerParts
 
@@ -40,7 +40,7 @@ class RunnerManager:
         parts: RunnerParts,
         *,
         pool: asyncpg.Pool,
-        inflight: InFlight,
+        inflight: BackgroundTasks,
         on_free: Callable[[], None],
     ) -> None:
         self._parts = parts

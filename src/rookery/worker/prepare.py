@@ -49,7 +49,7 @@ from rookery.store.models.usage import KeySource
 from rookery.store.settings import chats as chat_settings
 from rookery.store.settings.chats import ChatSettings
 from rookery.telemetry.log import get_logger
-from rookery.tools.step_tools import Toolbox, ToolsUnavailable, TurnTools, mode_of
+from rookery.tools.step_tools import StepTools, Toolbox, ToolsUnavailable, mode_of
 from rookery.worker import error_classification
 from rookery.worker.error_classification import StepFailed
 from rookery.worker.prompt_cache import PromptCache
@@ -101,7 +101,7 @@ class Prepared:
     mode: Mode
     asked: Asked
     write_prompt: Callable[[], Awaitable[Prompt]]
-    turn_tools: TurnTools
+    turn_tools: StepTools
     assessment: Assessment
     summary: Choice
     max_steps: int
@@ -330,7 +330,7 @@ class Preparer:
         self._looked_up.add(looked_up)
         return found
 
-    async def _open_tools(self, step: Step, mode: Mode, stack: AsyncExitStack) -> TurnTools:
+    async def _open_tools(self, step: Step, mode: Mode, stack: AsyncExitStack) -> StepTools:
         """A server of tools that cannot be reached must not look like a database that is away for a moment."""
         try:
             return await self._toolbox.open(step, mode=mode, stack=stack)
@@ -344,7 +344,7 @@ class Preparer:
         asked: Asked,
         stored: Mapping[UUID, StoredFile],
         turn_blocks: tuple[str, ...],
-        turn_tools: TurnTools,
+        turn_tools: StepTools,
     ) -> Prompt:
         ready, rows, chat_id = asked.ready, step.history.prompt, step.chat.id
         max_image = _ANTHROPIC_IMAGE_BYTES if ready.provider.type in _ANTHROPIC_TYPES else None

@@ -87,7 +87,7 @@ class ActParts:
     tool_stats: ToolStats = field(default_factory=NoToolStats)
 
 
-class Acts:
+class StepActions:
     """The acts on one loaded step. `attempt` is the number of the attempt that was begun last, 0 before the first."""
 
     def __init__(self, parts: ActParts, handle: TaskHandle, prepared: Prepared, history: History) -> None:
@@ -443,7 +443,7 @@ class _Metered:
     """
 
     def __init__(
-        self, acts: Acts, asked: Asked, meter: StepMeter, purpose: Purpose, key: EpisodeKey | None = None
+        self, acts: StepActions, asked: Asked, meter: StepMeter, purpose: Purpose, key: EpisodeKey | None = None
     ) -> None:
         self._acts = acts
         self._asked = asked

@@ -45,7 +45,7 @@ from rookery.telemetry.log import get_logger
 from rookery.titles import generate
 from rookery.titles.generate import Build, Quick
 from rookery.worker import billing
-from rookery.worker.background_tasks import InFlight
+from rookery.worker.background_tasks import BackgroundTasks
 from rookery.worker.prepare import Asked
 
 log = get_logger("worker.titles")
@@ -296,7 +296,7 @@ class Titling:
         *,
         pool: asyncpg.Pool,
         publisher: Publisher,
-        inflight: InFlight,
+        inflight: BackgroundTasks,
         write_seconds: float,
     ) -> None:
         self._texts = texts

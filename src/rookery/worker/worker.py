@@ -31,7 +31,7 @@ from rookery.tools.step_tools import Toolbox
 from rookery.worker import billing
 from rookery.worker.abandon import AbandonWork
 from rookery.worker.acquire import Acquirer
-from rookery.worker.background_tasks import InFlight
+from rookery.worker.background_tasks import BackgroundTasks
 from rookery.worker.client_tool_timeout import ActionTimeoutWork
 from rookery.worker.config import WorkerConfig
 from rookery.worker.disabled_users import DisabledUsers
@@ -53,7 +53,7 @@ log = get_logger("worker")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerParts:
+class WorkerServices:
     """What a worker is made of. `connect` gives a connection that nobody shares, named after its purpose.
 
     `may_acquire` says whether the process is fit to take on more: its presence is held, its loop is not late.
@@ -87,7 +87,7 @@ class WorkerParts:
 class Worker:
     """`run` keeps it going; `drain` and `close` end it. `buffer` is where viewers read what its chats are saying."""
 
-    def __init__(self, parts: WorkerParts) -> None:
+    def __init__(self, parts: WorkerServices) -> None:
         self._parts = parts
         self._clock, self._config = parts.clock, parts.config
         self._is_draining = False
@@ -96,7 +96,7 @@ class Worker:
         self.buffer = PartBuffer(parts.clock, limits=parts.part_limits)
         # Keeps histories of chats whose runner has left: the next message mostly comes soon, and to the same replica.
         self.cache = HistoryCache(clock=parts.clock)
-        self._inflight = InFlight(parts.clock)
+        self._inflight = BackgroundTasks(parts.clock)
         self._stragglers = Stragglers()
         self._preparer = Preparer(
             parts.directory,

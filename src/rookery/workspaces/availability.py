@@ -10,7 +10,7 @@ from rookery.store.workspaces import templates
 from rookery.telemetry.log import get_logger
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.protocol import DriverUnavailable
-from rookery.workspaces.services import WorkspaceParts
+from rookery.workspaces.services import WorkspaceServices
 
 log = get_logger("workspaces.availability")
 
@@ -21,7 +21,7 @@ NO_KEYS = "Workspaces cannot be started: this server has no key ring to keep the
 class Availability:
     """One per process. The answer is remembered for a while."""
 
-    def __init__(self, parts: WorkspaceParts) -> None:
+    def __init__(self, parts: WorkspaceServices) -> None:
         self._parts = parts
         self._known: tuple[float, bool] | None = None
 

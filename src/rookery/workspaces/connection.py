@@ -100,7 +100,7 @@ class _Cached(msgspec.Struct):
     used_at: float
 
 
-class TurnWorkspace:
+class ChatWorkspace:
     """The workspace of one chat, as its turns use it. `bind` says which one the newest snapshot of the chat names."""
 
     def __init__(

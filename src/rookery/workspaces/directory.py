@@ -20,7 +20,7 @@ from rookery.workspaces.connection import Place, Reach, Unreadable
 from rookery.workspaces.context import hint_of
 from rookery.workspaces.drivers.protocol import Connector, WorkspaceSpec
 from rookery.workspaces.relay import RelayedConnector
-from rookery.workspaces.services import WorkspaceParts
+from rookery.workspaces.services import WorkspaceServices
 
 log = get_logger("workspaces.directory")
 
@@ -30,7 +30,7 @@ _DATABASE_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyn
 class StorePlaces:
     """One per replica. Remembers the last spec of each workspace it looked up, for `connect`."""
 
-    def __init__(self, parts: WorkspaceParts) -> None:
+    def __init__(self, parts: WorkspaceServices) -> None:
         self._parts = parts
         self._pools = AgentPools(parts.clock, self.cut_off)
         self._marking: set[asyncio.Task[None]] = set()

@@ -22,7 +22,7 @@ from rookery.workspaces.directory import StorePlaces
 from rookery.workspaces.drivers.protocol import DriverError
 from rookery.workspaces.errors import NotWatchable, TooManyWatches, WorkspaceError
 from rookery.workspaces.reachability import find_reachable
-from rookery.workspaces.services import WorkspaceParts
+from rookery.workspaces.services import WorkspaceServices
 
 log = get_logger("workspaces.git")
 
@@ -34,7 +34,7 @@ _MAX_COUNT = 2**31 - 1
 
 
 class ChatGit:
-    def __init__(self, parts: WorkspaceParts, places: StorePlaces) -> None:
+    def __init__(self, parts: WorkspaceServices, places: StorePlaces) -> None:
         self._parts = parts
         self._places = places
         self._watches: Counter[UUID] = Counter()

@@ -28,7 +28,7 @@ from rookery.workspaces.git import ChatGit
 from rookery.workspaces.operations import Executor
 from rookery.workspaces.reconciler import Reconciler
 from rookery.workspaces.service import Workspaces
-from rookery.workspaces.services import WorkspaceParts
+from rookery.workspaces.services import WorkspaceServices
 
 log = get_logger("workspaces")
 
@@ -39,7 +39,7 @@ ANSWER_SECONDS = 15.0
 
 
 class WorkspaceRuntime:
-    def __init__(self, parts: WorkspaceParts) -> None:
+    def __init__(self, parts: WorkspaceServices) -> None:
         self.parts = parts
         self.service = Workspaces(parts)
         self.places = StorePlaces(parts)

@@ -11,7 +11,7 @@ from rookery.store.db.errors import StoreError
 from rookery.store.db.hints import MiscHint
 from rookery.store.workspaces import claims, workspaces
 from rookery.telemetry.log import get_logger
-from rookery.workspaces.services import WorkspaceParts
+from rookery.workspaces.services import WorkspaceServices
 
 log = get_logger("workspaces.operations")
 
@@ -23,7 +23,7 @@ MAX_LINE_CHARS = 4096
 class OperationWriter:
     """A driver's `Log`. `run` stores what comes; nothing is lost that was said before it ended."""
 
-    def __init__(self, parts: WorkspaceParts, workspace_id: UUID, operation_id: UUID) -> None:
+    def __init__(self, parts: WorkspaceServices, workspace_id: UUID, operation_id: UUID) -> None:
         self._parts = parts
         self._workspace_id = workspace_id
         self._operation_id = operation_id

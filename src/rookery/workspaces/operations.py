@@ -25,7 +25,7 @@ from rookery.workspaces.drivers.protocol import DriverError, Endpoint
 from rookery.workspaces.errors import AgentError, WorkspaceError
 from rookery.workspaces.operation_log import DATABASE_ERRORS, OperationWriter
 from rookery.workspaces.readiness import Readiness, disk_warning
-from rookery.workspaces.services import WorkspaceParts
+from rookery.workspaces.services import WorkspaceServices
 
 log = get_logger("workspaces.operations")
 
@@ -52,7 +52,7 @@ class _InHand:
 class Executor:
     """`run` until cancelled; then what is in hand is given back, and its sandboxes stay."""
 
-    def __init__(self, parts: WorkspaceParts) -> None:
+    def __init__(self, parts: WorkspaceServices) -> None:
         self._parts = parts
         self._in_hand: dict[UUID, _InHand] = {}
         self._tasks: set[asyncio.Task[None]] = set()

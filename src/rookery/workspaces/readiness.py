@@ -19,7 +19,7 @@ from rookery.workspaces.agent_messages import Health
 from rookery.workspaces.drivers.protocol import DriverError
 from rookery.workspaces.errors import WorkspaceError
 from rookery.workspaces.operation_log import OperationWriter
-from rookery.workspaces.services import WorkspaceParts
+from rookery.workspaces.services import WorkspaceServices
 
 log = get_logger("workspaces.readiness")
 
@@ -41,7 +41,7 @@ _ERRORS = (
 
 
 class Readiness:
-    def __init__(self, parts: WorkspaceParts) -> None:
+    def __init__(self, parts: WorkspaceServices) -> None:
         self._parts = parts
         self._tasks: set[asyncio.Task[None]] = set()
 

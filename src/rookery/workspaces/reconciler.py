@@ -22,7 +22,7 @@ from rookery.store.workspaces.workspaces import AgentState, Status, Workspace
 from rookery.telemetry.log import get_logger
 from rookery.workspaces.drivers.protocol import DriverError, Found, Inventory, Probe
 from rookery.workspaces.readiness import Readiness
-from rookery.workspaces.services import WorkspaceParts
+from rookery.workspaces.services import WorkspaceServices
 
 log = get_logger("workspaces.reconciler")
 
@@ -47,7 +47,7 @@ AGENT_EXITED = Down(Status.FAILED, "The workspace agent has ended unexpectedly."
 
 
 class Reconciler:
-    def __init__(self, parts: WorkspaceParts, readiness: Readiness) -> None:
+    def __init__(self, parts: WorkspaceServices, readiness: Readiness) -> None:
         self._parts = parts
         self._readiness = readiness
 

@@ -33,7 +33,7 @@ from rookery.workspaces import parameters as resolving
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.manifest import Manifest
 from rookery.workspaces.networks import Network
-from rookery.workspaces.services import WorkspaceParts
+from rookery.workspaces.services import WorkspaceServices
 from rookery.workspaces.template_problems import ParametersInvalid, Problem
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ class Waited(msgspec.Struct, frozen=True):
 
 
 class Workspaces:
-    def __init__(self, parts: WorkspaceParts) -> None:
+    def __init__(self, parts: WorkspaceServices) -> None:
         self._parts = parts
 
     def granted_network(self, manifest: Manifest) -> Network:

@@ -39,7 +39,7 @@ async def no_follow_up(workspace: Workspace) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkspaceParts:
+class WorkspaceServices:
     """`node` is the host whose local workspaces this replica may act on; those of others are asked through `peers`."""
 
     replica_id: UUID

@@ -25,29 +25,29 @@ from rookery.store.db.hints import CHANNELS, ConfigHint
 from rookery.store.models import context_windows, env_providers, model_configs, providers
 from tests.cli.serve.server_process import SCRIPT, environment, rookery, serving
 from tests.eventually import until
-from tests.store.models.rows import Nest, open_nest
+from tests.store.models.rows import ModelRows, open_nest
 
 KEY = "sk-ant-very-secret-0123456789"
 RING = new_key("ring")
 
 
 @pytest.fixture
-async def nest(database_url: str) -> AsyncIterator[Nest]:
+async def rows(database_url: str) -> AsyncIterator[ModelRows]:
     async with open_nest(database_url) as opened:
         yield opened
 
 
 @pytest.fixture
-def desk(nest: Nest, tmp_path: Path) -> Desk:
-    return Desk(nest, tmp_path)
+def desk(rows: ModelRows, tmp_path: Path) -> Desk:
+    return Desk(rows, tmp_path)
 
 
 class Desk:
     """Types admin commands against the test's database."""
 
-    def __init__(self, nest: Nest, home: Path) -> None:
-        self.conn = nest.conn
-        self.env = environment(home, ROOKERY_SECRET_KEYS=RING, ROOKERY_DATABASE_URL=nest.url)
+    def __init__(self, rows: ModelRows, home: Path) -> None:
+        self.conn = rows.conn
+        self.env = environment(home, ROOKERY_SECRET_KEYS=RING, ROOKERY_DATABASE_URL=rows.url)
 
     async def run(
         self, command: str, *more: str, stdin: str = "", **variables: str

@@ -20,7 +20,7 @@ from rookery.store.models import providers, sealed_values, user_keys
 from rookery.store.models.providers import ProviderDraft
 from tests.cli.serve.server_process import rookery
 from tests.eventually import until
-from tests.store.models.rows import Nest, open_nest
+from tests.store.models.rows import ModelRows, open_nest
 
 OLD, NEW = new_key("old"), new_key("new")
 BEFORE, BOTH, AFTER = KeyRing.parse(OLD), KeyRing.parse(f"{NEW},{OLD}"), KeyRing.parse(NEW)
@@ -29,25 +29,25 @@ BLOCKED = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_databas
 
 
 @pytest.fixture
-async def nest(database_url: str) -> AsyncIterator[Nest]:
+async def rows(database_url: str) -> AsyncIterator[ModelRows]:
     async with open_nest(database_url) as opened:
         yield opened
 
 
-async def fill(nest: Nest, *, ring: KeyRing = BEFORE) -> tuple[UUID, UUID]:
+async def fill(rows: ModelRows, *, ring: KeyRing = BEFORE) -> tuple[UUID, UUID]:
     """A provider with a central key and one of a user, and the mark that a server leaves; the ids of both."""
-    assert await secrets.check_ring(nest.conn, ring)
+    assert await secrets.check_ring(rows.conn, ring)
     draft = ProviderDraft(type=ProviderType.ANTHROPIC, name="a", api_key=SecretStr(CENTRAL), allow_user_key=True)
-    provider = await providers.create_provider(nest.conn, draft, ring=ring)
-    user = await nest.user()
-    await user_keys.put_user_key(nest.conn, user, provider_id=provider.id, api_key=SecretStr(OWN), ring=ring)
+    provider = await providers.create_provider(rows.conn, draft, ring=ring)
+    user = await rows.user()
+    await user_keys.put_user_key(rows.conn, user, provider_id=provider.id, api_key=SecretStr(OWN), ring=ring)
     return provider.id, user
 
 
-async def opened(nest: Nest, ring: KeyRing, provider_id: UUID, user_id: UUID) -> list[SecretStr | None]:
+async def opened(rows: ModelRows, ring: KeyRing, provider_id: UUID, user_id: UUID) -> list[SecretStr | None]:
     """Both keys as this ring opens them."""
-    central = (await providers.get_provider(nest.conn, provider_id)).api_key_enc
-    own = await user_keys.find_user_key(nest.conn, user_id, provider_id=provider_id)
+    central = (await providers.get_provider(rows.conn, provider_id)).api_key_enc
+    own = await user_keys.find_user_key(rows.conn, user_id, provider_id=provider_id)
     assert central is not None
     assert own is not None
     row_id = user_keys.row_id(user_id, provider_id)
@@ -69,11 +69,11 @@ async def rotate(home: Path, url: str, *arguments: str, ring: str | None) -> sub
 
 @pytest.mark.parametrize("flags", [(), ("--full",)])
 async def test_every_value_gets_under_the_active_key_and_the_old_one_may_go(
-    nest: Nest, tmp_path: Path, flags: tuple[str, ...]
+    rows: ModelRows, tmp_path: Path, flags: tuple[str, ...]
 ) -> None:
-    provider_id, user_id = await fill(nest)
+    provider_id, user_id = await fill(rows)
 
-    done = await rotate(tmp_path, nest.url, *flags, ring=f"{NEW},{OLD}")
+    done = await rotate(tmp_path, rows.url, *flags, ring=f"{NEW},{OLD}")
 
     assert (done.returncode, done.stdout.splitlines()) == (
         0,
@@ -86,15 +86,15 @@ async def test_every_value_gets_under_the_active_key_and_the_old_one_may_go(
             "Nothing is under old any more: once every server runs with this ring, it may go.",
         ],
     )
-    assert await opened(nest, AFTER, provider_id, user_id) == [SecretStr(CENTRAL), SecretStr(OWN)]
-    assert await secrets.check_ring(nest.conn, AFTER)
+    assert await opened(rows, AFTER, provider_id, user_id) == [SecretStr(CENTRAL), SecretStr(OWN)]
+    assert await secrets.check_ring(rows.conn, AFTER)
 
 
-async def test_second_rotation_has_nothing_to_do(nest: Nest, tmp_path: Path) -> None:
-    await fill(nest)
-    await rotate(tmp_path, nest.url, ring=f"{NEW},{OLD}")
+async def test_second_rotation_has_nothing_to_do(rows: ModelRows, tmp_path: Path) -> None:
+    await fill(rows)
+    await rotate(tmp_path, rows.url, ring=f"{NEW},{OLD}")
 
-    again = await rotate(tmp_path, nest.url, "--json", ring=NEW)
+    again = await rotate(tmp_path, rows.url, "--json", ring=NEW)
 
     assert again.returncode == 0
     assert json.loads(again.stdout) == {
@@ -106,10 +106,10 @@ async def test_second_rotation_has_nothing_to_do(nest: Nest, tmp_path: Path) -> 
     }
 
 
-async def test_status_counts_and_changes_nothing(nest: Nest, tmp_path: Path) -> None:
-    provider_id, user_id = await fill(nest)
+async def test_status_counts_and_changes_nothing(rows: ModelRows, tmp_path: Path) -> None:
+    provider_id, user_id = await fill(rows)
 
-    done = await rotate(tmp_path, nest.url, "--status", ring=f"{NEW},{OLD}")
+    done = await rotate(tmp_path, rows.url, "--status", ring=f"{NEW},{OLD}")
 
     assert (done.returncode, done.stdout.splitlines()) == (
         0,
@@ -120,32 +120,32 @@ async def test_status_counts_and_changes_nothing(nest: Nest, tmp_path: Path) -> 
             "`rookery admin rotate-secrets` brings them all under the active key.",
         ],
     )
-    assert await opened(nest, BEFORE, provider_id, user_id) == [SecretStr(CENTRAL), SecretStr(OWN)]
-    assert await secrets.check_ring(nest.conn, BEFORE)
+    assert await opened(rows, BEFORE, provider_id, user_id) == [SecretStr(CENTRAL), SecretStr(OWN)]
+    assert await secrets.check_ring(rows.conn, BEFORE)
 
 
-async def test_status_names_the_key_that_a_wrong_ring_lacks(nest: Nest, tmp_path: Path) -> None:
-    await fill(nest)
+async def test_status_names_the_key_that_a_wrong_ring_lacks(rows: ModelRows, tmp_path: Path) -> None:
+    await fill(rows)
 
-    done = await rotate(tmp_path, nest.url, "--status", ring=NEW)
+    done = await rotate(tmp_path, rows.url, "--status", ring=NEW)
 
     assert done.returncode == 0
     assert done.stdout.splitlines()[1:] == ["new       0  active", "old       3  not in the ring"]
     assert "Not in the ring: old." in done.stderr
 
 
-async def test_wrong_ring_is_refused_before_anything_is_written(nest: Nest, tmp_path: Path) -> None:
-    provider_id, user_id = await fill(nest)
+async def test_wrong_ring_is_refused_before_anything_is_written(rows: ModelRows, tmp_path: Path) -> None:
+    provider_id, user_id = await fill(rows)
 
-    done = await rotate(tmp_path, nest.url, ring=NEW)
+    done = await rotate(tmp_path, rows.url, ring=NEW)
 
     assert (done.returncode, done.stdout) == (2, "")
     assert "This ring did not seal the keys in the database." in done.stderr
-    assert await opened(nest, BEFORE, provider_id, user_id) == [SecretStr(CENTRAL), SecretStr(OWN)]
+    assert await opened(rows, BEFORE, provider_id, user_id) == [SecretStr(CENTRAL), SecretStr(OWN)]
 
 
-async def test_external_database_without_a_ring_is_a_wrong_setting(nest: Nest, tmp_path: Path) -> None:
-    done = await rotate(tmp_path, nest.url, ring=None)
+async def test_external_database_without_a_ring_is_a_wrong_setting(rows: ModelRows, tmp_path: Path) -> None:
+    done = await rotate(tmp_path, rows.url, ring=None)
 
     assert done.returncode == 2
     assert "Set ROOKERY_SECRET_KEYS" in done.stderr
@@ -163,72 +163,72 @@ async def test_lost_key_file_is_not_replaced_by_a_fresh_one(tmp_path: Path) -> N
     assert not (data_dir / secrets.KEY_FILE).exists()
 
 
-async def test_value_that_does_not_open_is_kept_and_fails_the_command(nest: Nest, tmp_path: Path) -> None:
-    provider_id, user_id = await fill(nest)
+async def test_value_that_does_not_open_is_kept_and_fails_the_command(rows: ModelRows, tmp_path: Path) -> None:
+    provider_id, user_id = await fill(rows)
     foreign = KeyRing.parse(new_key("gone")).seal(
         CENTRAL, table=providers.TABLE, row_id=str(provider_id), column=providers.COLUMN
     )
-    await nest.conn.execute("UPDATE model_providers SET api_key_enc = $1", foreign)
+    await rows.conn.execute("UPDATE model_providers SET api_key_enc = $1", foreign)
 
-    done = await rotate(tmp_path, nest.url, ring=f"{NEW},{OLD}")
+    done = await rotate(tmp_path, rows.url, ring=f"{NEW},{OLD}")
 
     assert done.returncode == 1
     assert "gone       1  not in the ring" in done.stdout
     assert "1 value(s) cannot be opened with this ring" in done.stderr
-    assert (await providers.get_provider(nest.conn, provider_id)).api_key_enc == foreign
-    assert (await opened(nest, AFTER, provider_id, user_id))[1] == SecretStr(OWN)
+    assert (await providers.get_provider(rows.conn, provider_id)).api_key_enc == foreign
+    assert (await opened(rows, AFTER, provider_id, user_id))[1] == SecretStr(OWN)
 
 
-async def test_key_saved_in_the_middle_of_a_rotation_wins(nest: Nest) -> None:
-    provider_id, user_id = await fill(nest)
+async def test_key_saved_in_the_middle_of_a_rotation_wins(rows: ModelRows) -> None:
+    provider_id, user_id = await fill(rows)
     saved = AFTER.seal("saved-meanwhile", table=providers.TABLE, row_id=str(provider_id), column=providers.COLUMN)
 
-    async with nest.connection() as server, nest.connection() as watcher:
+    async with rows.connection() as server, rows.connection() as watcher:
         saving = server.transaction()
         await saving.start()
         await server.execute("UPDATE model_providers SET api_key_enc = $1", saved)
-        rotating = asyncio.create_task(sealed_values.rotate(nest.conn, BOTH))
+        rotating = asyncio.create_task(sealed_values.rotate(rows.conn, BOTH))
         await until(lambda: is_blocked(watcher))
         await saving.commit()
         done = await rotating
 
     assert done.by_key_id == {"new": 3}
-    assert (await opened(nest, AFTER, provider_id, user_id))[0] == SecretStr("saved-meanwhile")
+    assert (await opened(rows, AFTER, provider_id, user_id))[0] == SecretStr("saved-meanwhile")
 
 
 async def test_interrupted_rotation_leaves_every_value_readable_and_can_be_finished(
-    nest: Nest, monkeypatch: pytest.MonkeyPatch
+    rows: ModelRows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    provider_id, _ = await fill(nest)
+    provider_id, _ = await fill(rows)
     monkeypatch.setattr(sealed_values, "BATCH", 2)
-    users = [await nest.user() for _ in range(5)]
+    users = [await rows.user() for _ in range(5)]
     for user in users:
-        await user_keys.put_user_key(nest.conn, user, provider_id=provider_id, api_key=SecretStr(OWN), ring=BEFORE)
+        await user_keys.put_user_key(rows.conn, user, provider_id=provider_id, api_key=SecretStr(OWN), ring=BEFORE)
 
     def stop_in_the_middle(seen: int) -> None:
         if seen >= 3:
             raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
-        await sealed_values.rotate(nest.conn, BOTH, on_batch=stop_in_the_middle)
+        await sealed_values.rotate(rows.conn, BOTH, on_batch=stop_in_the_middle)
 
-    between = await sealed_values.count_by_key_id(nest.conn, BOTH)
+    between = await sealed_values.count_by_key_id(rows.conn, BOTH)
     assert between == {"new": 3, "old": 5}
     for user in users:
-        assert await opened(nest, BOTH, provider_id, user) == [SecretStr(CENTRAL), SecretStr(OWN)]
-    assert (await sealed_values.rotate(nest.conn, BOTH)).by_key_id == {"new": 8}
+        assert await opened(rows, BOTH, provider_id, user) == [SecretStr(CENTRAL), SecretStr(OWN)]
+    assert (await sealed_values.rotate(rows.conn, BOTH)).by_key_id == {"new": 8}
 
 
-async def test_value_that_an_old_server_seals_behind_the_pass_is_counted(nest: Nest) -> None:
-    provider_id, user_id = await fill(nest)
+async def test_value_that_an_old_server_seals_behind_the_pass_is_counted(rows: ModelRows) -> None:
+    provider_id, user_id = await fill(rows)
     row_id = user_keys.row_id(user_id, provider_id)
     late = BEFORE.seal("late-key-123", table=user_keys.TABLE, row_id=row_id, column=user_keys.COLUMN)
 
-    async with nest.connection() as server, nest.connection() as watcher:
+    async with rows.connection() as server, rows.connection() as watcher:
         # The settings come last: whoever holds them holds the rotation behind the keys of users.
         async with server.transaction():
             await server.execute("SELECT FROM settings FOR UPDATE")
-            rotating = asyncio.create_task(sealed_values.rotate(nest.conn, BOTH))
+            rotating = asyncio.create_task(sealed_values.rotate(rows.conn, BOTH))
             await until(lambda: is_blocked(watcher))
             await watcher.execute("UPDATE user_provider_keys SET key_enc = $1", late)
         done = await rotating

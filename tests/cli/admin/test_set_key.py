@@ -19,42 +19,44 @@ from rookery.settings.settings import Settings, load
 from rookery.store.models import env_providers, providers
 from tests.cli.admin.run.run_rig import Stream
 from tests.cli.serve.server_process import SCRIPT, environment
-from tests.store.models.rows import Nest, open_nest
+from tests.store.models.rows import ModelRows, open_nest
 
 RING = new_key("ring")
 OLD, NEW = "sk-old-0123456789", "sk-new-0123456789"
 
 
 @pytest.fixture
-async def nest(database_url: str) -> AsyncIterator[Nest]:
+async def rows(database_url: str) -> AsyncIterator[ModelRows]:
     async with open_nest(database_url) as opened:
         yield opened
 
 
-def settings_of(nest: Nest, home: Path) -> Settings:
-    return load({"database_url": nest.url, "secret_keys": RING}, {"HOME": str(home)}).settings
+def settings_of(rows: ModelRows, home: Path) -> Settings:
+    return load({"database_url": rows.url, "secret_keys": RING}, {"HOME": str(home)}).settings
 
 
-async def added(nest: Nest, type_: str = "anthropic", name: str = "claude", **fields: object) -> providers.Provider:
+async def added(
+    rows: ModelRows, type_: str = "anthropic", name: str = "claude", **fields: object
+) -> providers.Provider:
     draft = providers.ProviderDraft(type=type_, name=name, **fields)  # type: ignore[arg-type]
-    return await providers.create_provider(nest.conn, draft, ring=KeyRing.parse(RING))
+    return await providers.create_provider(rows.conn, draft, ring=KeyRing.parse(RING))
 
 
-async def set_key(nest: Nest, home: Path, name: str, key: str = NEW) -> tuple[int, str, str]:
+async def set_key(rows: ModelRows, home: Path, name: str, key: str = NEW) -> tuple[int, str, str]:
     stdout, stderr = Stream(), Stream()
     out = Output(stdout, stderr)
-    code = await admin_providers.set_key(settings_of(nest, home), out, name=name, key=SecretStr(key))
+    code = await admin_providers.set_key(settings_of(rows, home), out, name=name, key=SecretStr(key))
     return code, stdout.getvalue(), stderr.getvalue()
 
 
-async def test_key_from_stdin_replaces_the_stored_one(nest: Nest, tmp_path: Path) -> None:
+async def test_key_from_stdin_replaces_the_stored_one(rows: ModelRows, tmp_path: Path) -> None:
     """As a process: the arguments, the pipe, and what is printed."""
-    provider = await added(nest, api_key=SecretStr(OLD))
+    provider = await added(rows, api_key=SecretStr(OLD))
 
     done = await asyncio.to_thread(
         subprocess.run,
         [SCRIPT, "admin", "provider", "set-key", "claude", "--key-stdin"],
-        env=environment(tmp_path, ROOKERY_DATABASE_URL=nest.url, ROOKERY_SECRET_KEYS=RING),
+        env=environment(tmp_path, ROOKERY_DATABASE_URL=rows.url, ROOKERY_SECRET_KEYS=RING),
         input=f"{NEW}\n",
         capture_output=True,
         text=True,
@@ -63,29 +65,29 @@ async def test_key_from_stdin_replaces_the_stored_one(nest: Nest, tmp_path: Path
     )
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "Provider claude has a new key.\n", "")
-    stored = await providers.get_provider(nest.conn, provider.id)
+    stored = await providers.get_provider(rows.conn, provider.id)
     assert stored.api_key_enc is not None
     place = {"table": providers.TABLE, "row_id": str(provider.id), "column": providers.COLUMN}
     assert KeyRing.parse(RING).open(stored.api_key_enc, **place) == SecretStr(NEW)
 
 
-async def test_local_server_can_get_a_key_later(nest: Nest, tmp_path: Path) -> None:
-    provider = await added(nest, "openai_compat", "local", base_url="http://127.0.0.1:1/v1")
+async def test_local_server_can_get_a_key_later(rows: ModelRows, tmp_path: Path) -> None:
+    provider = await added(rows, "openai_compat", "local", base_url="http://127.0.0.1:1/v1")
 
-    code, said, _ = await set_key(nest, tmp_path, "local")
+    code, said, _ = await set_key(rows, tmp_path, "local")
 
     assert (code, said) == (Exit.OK, "Provider local has a new key.\n")
-    assert (await providers.get_provider(nest.conn, provider.id)).api_key_enc is not None
+    assert (await providers.get_provider(rows.conn, provider.id)).api_key_enc is not None
 
 
-async def test_key_that_has_no_place_is_refused(nest: Nest, tmp_path: Path) -> None:
-    await added(nest, api_key=SecretStr(OLD))
-    await added(nest, "openai", "own-keys", central_key_enabled=False, allow_user_key=True)
-    await added(nest, "scripted", "offline")
-    await env_providers.ensure_env_providers(nest.conn, {"OPENROUTER_API_KEY": OLD})
+async def test_key_that_has_no_place_is_refused(rows: ModelRows, tmp_path: Path) -> None:
+    await added(rows, api_key=SecretStr(OLD))
+    await added(rows, "openai", "own-keys", central_key_enabled=False, allow_user_key=True)
+    await added(rows, "scripted", "offline")
+    await env_providers.ensure_env_providers(rows.conn, {"OPENROUTER_API_KEY": OLD})
 
     refused = {
-        name: await set_key(nest, tmp_path, name, key)
+        name: await set_key(rows, tmp_path, name, key)
         for name, key in (
             ("nobody", NEW),
             ("own-keys", NEW),

@@ -14,17 +14,17 @@ from rookery.client import AsyncRookery
 from rookery.domain.access.rights import Role
 from rookery.llm.scripted import Say, Script, Step
 from rookery.llm.types import Call
-from tests.api.api_rig import House, Person, open_house
+from tests.api.api_rig import ApiRig, Person, open_house
 from tests.cli.admin.run.run_rig import Stream
 
 HELLO = (Say("Good morning."),)
 
 
-class Desk:
+class ChatRig:
     """One person at one server. What is shown goes to `stdout` and `stderr`."""
 
-    def __init__(self, house: House, person: Person, client: AsyncRookery) -> None:
-        self.house = house
+    def __init__(self, rig: ApiRig, person: Person, client: AsyncRookery) -> None:
+        self.rig = rig
         self.person = person
         self.client = client
         self.stdout = Stream()
@@ -51,21 +51,21 @@ class Desk:
                 return (Say('{"title": "Work", "label": "Work is done", "summary": "It was done."}'),)
             return script(call) if callable(script) else script
 
-        with self.house.replica.connector.scripts.registered("test", steps):
+        with self.rig.replica.connector.scripts.registered("test", steps):
             yield
 
 
 @asynccontextmanager
-async def open_chat_desk(database_url: str, home: Path) -> AsyncIterator[Desk]:
-    async with open_house(database_url, home, takes_chats=True) as house:
-        await house.add_model("test", name="acme")
-        person = await house.add("ada", role=Role.ADMIN)
-        async with AsyncRookery(house.url, token=person.token) as client:
-            yield Desk(house, person, client)
+async def open_chat_desk(database_url: str, home: Path) -> AsyncIterator[ChatRig]:
+    async with open_house(database_url, home, takes_chats=True) as rig:
+        await rig.add_model("test", name="acme")
+        person = await rig.add("ada", role=Role.ADMIN)
+        async with AsyncRookery(rig.url, token=person.token) as client:
+            yield ChatRig(rig, person, client)
 
 
 @contextmanager
-def seated(database_url: str, home: Path, script: Script) -> Iterator[tuple[Desk, asyncio.Runner]]:
+def seated(database_url: str, home: Path, script: Script) -> Iterator[tuple[ChatRig, asyncio.Runner]]:
     """A desk for commands that bring a loop of their own."""
     with asyncio.Runner() as runner:
         opened = open_chat_desk(database_url, home)

@@ -20,7 +20,7 @@ from rookery.llm.scripted import CallTool, Say, Step, Wait, last_user_text
 from rookery.llm.types import Call
 from rookery.store import machine
 from rookery.store.machine import Bundle, ChatSpec, Question
-from tests.cli.chat.chat_rig import Desk, open_chat_desk, seated
+from tests.cli.chat.chat_rig import ChatRig, open_chat_desk, seated
 from tests.worker.worker_rig import in_turn
 
 CALL = ActionCall(tool_call_id="1", tool_name="execute", args={"command": "ls"})
@@ -106,28 +106,28 @@ def roots_script(call: Call) -> Sequence[Step]:
 def test_a_question_of_a_subagent_is_asked_at_its_root(database_url: str, tmp_path: Path) -> None:
     person = Typed("n not that one", "/quit")
 
-    with seated(database_url, tmp_path, roots_script) as (desk, runner):
-        busy = runner.run(asked_by_a_subagent(desk, "wait"))
+    with seated(database_url, tmp_path, roots_script) as (rig, runner):
+        busy = runner.run(asked_by_a_subagent(rig, "wait"))
         # One that would show its root for ever leaves it.
-        left = runner.run(chat.turn(desk.terminal(), busy, since=0, until_asked=True))
-        runner.run(desk.client.chats.interrupt(busy))
-        root = runner.run(asked_by_a_subagent(desk, "hello"))
-        talk = prompt_loop.Talk(desk.terminal(), runner, model=None, chat_id=root)
+        left = runner.run(chat.turn(rig.terminal(), busy, since=0, until_asked=True))
+        runner.run(rig.client.chats.interrupt(busy))
+        root = runner.run(asked_by_a_subagent(rig, "hello"))
+        talk = prompt_loop.Talk(rig.terminal(), runner, model=None, chat_id=root)
         assert talk.run(person) == Exit.OK
-        answered = runner.run(questions.find(desk.client, root))
+        answered = runner.run(questions.find(rig.client, root))
 
     assert left == Exit.OK
     assert person.prompts == ["Run read_file? [y/n/a] ", "> "]
-    assert [line for line in desk.notes if "subagent" in line] == ["A subagent (A child) waits for an answer."]
-    assert "  path: /red" in desk.notes
+    assert [line for line in rig.notes if "subagent" in line] == ["A subagent (A child) waits for an answer."]
+    assert "  path: /red" in rig.notes
     assert answered == []
 
 
-async def asked_by_a_subagent(desk: Desk, words: str) -> UUID:
+async def asked_by_a_subagent(rig: ChatRig, words: str) -> UUID:
     """A root that was told this, with a subagent that asks."""
-    root = await desk.client.chats.create(words)
+    root = await rig.client.chats.create(words)
     spec = ChatSpec(
-        owner_id=desk.person.id,
+        owner_id=rig.person.id,
         title="A child",
         model_config_id=root.last_model_config_id,
         messages=(NewMessage(role=Role.USER, content=(parts.Text("go"),)),),
@@ -143,25 +143,25 @@ async def asked_by_a_subagent(desk: Desk, words: str) -> UUID:
         await machine.commit_step(tx, [NewMessage(role=Role.ASSISTANT, content=(call,))])
         await machine.ask_approvals(tx, [Question(each) for each in await machine.open_calls.turn_calls(tx)])
 
-    await desk.house.replica.machine.bundle(make)
+    await rig.rig.replica.machine.bundle(make)
     return root.id
 
 
 async def test_rules_are_shown_and_replaced(database_url: str, tmp_path: Path) -> None:
     rules = b'[{"tool": "execute", "match": {"command": "git *"}, "action": "ask"}]'
-    async with open_chat_desk(database_url, tmp_path) as desk:
-        with desk.script((Say("Good morning."),)):
-            made = await desk.client.chats.create("hello")
+    async with open_chat_desk(database_url, tmp_path) as rig:
+        with rig.script((Say("Good morning."),)):
+            made = await rig.client.chats.create("hello")
         for whose in ({"reference": None}, {"reference": str(made.id)}):
-            await chat_rules.rules(desk.terminal(), **whose, server=False, given=rules)
-            assert desk.said.splitlines()[1].split() == ["ask", "execute", "command:", "git", "*"]
-            await chat_rules.rules(desk.terminal(), **whose, server=False, given=b"[]")
-            assert desk.said == "There are no rules.\n"
+            await chat_rules.rules(rig.terminal(), **whose, server=False, given=rules)
+            assert rig.said.splitlines()[1].split() == ["ask", "execute", "command:", "git", "*"]
+            await chat_rules.rules(rig.terminal(), **whose, server=False, given=b"[]")
+            assert rig.said == "There are no rules.\n"
         server = b'{"default": "ask", "rules": [{"tool": "rm", "action": "deny"}]}'
-        await chat_rules.rules(desk.terminal(), None, server=True, given=server)
-        await chat_rules.rules(desk.terminal(), None, server=True, given=None)
+        await chat_rules.rules(rig.terminal(), None, server=True, given=server)
+        await chat_rules.rules(rig.terminal(), None, server=True, given=None)
 
-        assert desk.said.splitlines()[-1].startswith("Any other call: ask. Questions are open until they are answered")
+        assert rig.said.splitlines()[-1].startswith("Any other call: ask. Questions are open until they are answered")
 
 
 @pytest.mark.parametrize(
@@ -176,18 +176,18 @@ def test_a_question_is_asked_at_the_prompt_and_its_answer_moves_the_chat(databas
     person = Typed("n not that one", "/quit")
     script = in_turn((CallTool("pick", {"what": "red"}),), (Say("As you wish."),))
 
-    with seated(database_url, tmp_path, script) as (desk, runner):
+    with seated(database_url, tmp_path, script) as (rig, runner):
 
         async def asked_chat() -> UUID:
             rules = {"rules": [{"tool": "pick", "action": "ask"}]}
-            await desk.person.http.put("/api/v1/settings/approvals", json=rules)
-            made = await desk.client.chats.create("hello", dynamic_tools=[PICK])
-            await desk.client.chats.wait_idle(made.id, made.snapshot_version)
+            await rig.person.http.put("/api/v1/settings/approvals", json=rules)
+            made = await rig.client.chats.create("hello", dynamic_tools=[PICK])
+            await rig.client.chats.wait_idle(made.id, made.snapshot_version)
             return made.id
 
-        talk = prompt_loop.Talk(desk.terminal(), runner, model=None, chat_id=runner.run(asked_chat()))
+        talk = prompt_loop.Talk(rig.terminal(), runner, model=None, chat_id=runner.run(asked_chat()))
         assert talk.run(person) == Exit.OK
 
     assert person.prompts == ["Run pick? [y/n/a] ", "> "]
-    assert not any("rookery chat attach` asks" in note for note in desk.notes)
-    assert "As you wish." in desk.said
+    assert not any("rookery chat attach` asks" in note for note in rig.notes)
+    assert "As you wish." in rig.said

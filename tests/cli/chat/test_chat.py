@@ -23,192 +23,192 @@ from rookery.llm.scripted import CallTool, Fail, Say, Step, Think, Wait
 from rookery.llm.types import Call, ErrorKind
 from rookery.store import machine
 from rookery.store.machine import ChatSpec
-from tests.cli.chat.chat_rig import HELLO, Desk, open_chat_desk, seated
+from tests.cli.chat.chat_rig import HELLO, ChatRig, open_chat_desk, seated
 from tests.eventually import until
 
 LONG = 3600.0
 
 
 @pytest.fixture
-async def desk(database_url: str, tmp_path: Path) -> AsyncIterator[Desk]:
+async def rig(database_url: str, tmp_path: Path) -> AsyncIterator[ChatRig]:
     async with open_chat_desk(database_url, tmp_path) as opened:
         yield opened
 
 
-async def test_answer_is_on_stdout_and_all_else_beside_it(desk: Desk) -> None:
-    with desk.script((Think("Let me see."), *HELLO)):
-        code = await chat.new(desk.terminal(), "hello", model=None, wait=True)
+async def test_answer_is_on_stdout_and_all_else_beside_it(rig: ChatRig) -> None:
+    with rig.script((Think("Let me see."), *HELLO)):
+        code = await chat.new(rig.terminal(), "hello", model=None, wait=True)
 
-    assert (code, desk.said) == (Exit.OK, "Good morning.\n")
-    assert desk.notes[0] == "Let me see."
-    (made,) = (await desk.client.chats.list()).items
-    assert desk.notes[-1].endswith(f" s, chat {str(made.id)[:8]}")
-    assert "tokens in" in desk.notes[-1]
+    assert (code, rig.said) == (Exit.OK, "Good morning.\n")
+    assert rig.notes[0] == "Let me see."
+    (made,) = (await rig.client.chats.list()).items
+    assert rig.notes[-1].endswith(f" s, chat {str(made.id)[:8]}")
+    assert "tokens in" in rig.notes[-1]
     assert (made.client_type, made.has_unread) == ("cli", False)
 
 
-async def test_conversation_goes_on_without_repeating_what_was_said(desk: Desk) -> None:
-    with desk.script(HELLO):
-        await chat.new(desk.terminal(), "hello", model=None, wait=True)
-    (made,) = (await desk.client.chats.list()).items
+async def test_conversation_goes_on_without_repeating_what_was_said(rig: ChatRig) -> None:
+    with rig.script(HELLO):
+        await chat.new(rig.terminal(), "hello", model=None, wait=True)
+    (made,) = (await rig.client.chats.list()).items
 
-    with desk.script((Say("Good evening."),)):
-        code = await chat.send(desk.terminal(), str(made.id)[:6], "and now?", busy="queue", wait=True)
+    with rig.script((Say("Good evening."),)):
+        code = await chat.send(rig.terminal(), str(made.id)[:6], "and now?", busy="queue", wait=True)
 
-    assert (code, desk.said) == (Exit.OK, "Good evening.\n")
+    assert (code, rig.said) == (Exit.OK, "Good evening.\n")
 
 
-async def test_tools_are_told_by_name_and_outcome(desk: Desk) -> None:
+async def test_tools_are_told_by_name_and_outcome(rig: ChatRig) -> None:
     def steps(call: Call) -> Sequence[Step]:
         is_done = any(message.role == "tool" for message in call.prompt.messages)
         return HELLO if is_done else (CallTool("unheard_of", {"path": "a.txt"}),)
 
-    with desk.script(steps):
-        await chat.new(desk.terminal(), "hello", model=None, wait=True)
+    with rig.script(steps):
+        await chat.new(rig.terminal(), "hello", model=None, wait=True)
 
-    assert 'unheard_of path="a.txt"' in desk.notes
-    assert any(note.startswith("unheard_of failed") for note in desk.notes)
-    assert desk.said == "Good morning.\n"
+    assert 'unheard_of path="a.txt"' in rig.notes
+    assert any(note.startswith("unheard_of failed") for note in rig.notes)
+    assert rig.said == "Good morning.\n"
 
 
-async def test_failed_turn_says_why_and_exits_1(desk: Desk) -> None:
-    with desk.script((Fail(ErrorKind.AUTH, "The key is wrong.", retryable=False),)):
-        code = await chat.new(desk.terminal(), "hello", model=None, wait=True)
+async def test_failed_turn_says_why_and_exits_1(rig: ChatRig) -> None:
+    with rig.script((Fail(ErrorKind.AUTH, "The key is wrong.", retryable=False),)):
+        code = await chat.new(rig.terminal(), "hello", model=None, wait=True)
 
     assert code == Exit.FAILED
-    assert any(note.startswith("rookery: ") for note in desk.notes)
+    assert any(note.startswith("rookery: ") for note in rig.notes)
 
 
-async def test_ctrl_c_stops_the_turn_and_keeps_what_was_said(desk: Desk) -> None:
-    with desk.script((Say("Half an answer"), Wait(LONG))):
-        running = asyncio.create_task(chat.new(desk.terminal(), "hello", model=None, wait=True))
-        await until(lambda: desk.said.startswith("Half an answer"))
+async def test_ctrl_c_stops_the_turn_and_keeps_what_was_said(rig: ChatRig) -> None:
+    with rig.script((Say("Half an answer"), Wait(LONG))):
+        running = asyncio.create_task(chat.new(rig.terminal(), "hello", model=None, wait=True))
+        await until(lambda: rig.said.startswith("Half an answer"))
         os.kill(os.getpid(), signal.SIGINT)
         code = await running
 
     assert code == Exit.INTERRUPTED
-    assert "Stopping; Ctrl-C again leaves the chat running." in desk.notes
-    assert "rookery: Interrupted. What was said so far is saved." in desk.notes
-    (made,) = (await desk.client.chats.list()).items
-    assert (await desk.client.messages.list(made.id)).items[0].content[0].text == "Half an answer"
+    assert "Stopping; Ctrl-C again leaves the chat running." in rig.notes
+    assert "rookery: Interrupted. What was said so far is saved." in rig.notes
+    (made,) = (await rig.client.chats.list()).items
+    assert (await rig.client.messages.list(made.id)).items[0].content[0].text == "Half an answer"
 
 
-async def test_second_ctrl_c_leaves_the_chat_running(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_second_ctrl_c_leaves_the_chat_running(rig: ChatRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rookery.cli.chat.follow.ECHO_SECONDS", 0.0)
-    with desk.script((Say("Half an answer"), Wait(LONG))):
-        at = desk.terminal()
+    with rig.script((Say("Half an answer"), Wait(LONG))):
+        at = rig.terminal()
         made = await chat.create(at, "hello", model=None)
         running = asyncio.create_task(chat.turn(at, made.id, since=made.snapshot_version))
-        await until(lambda: desk.said.startswith("Half an answer"))
-        async with desk.house.database.api.acquire() as conn, conn.transaction():
+        await until(lambda: rig.said.startswith("Half an answer"))
+        async with rig.rig.database.api.acquire() as conn, conn.transaction():
             # Nobody can stop the chat while its row is held: the first Ctrl-C stays without an answer.
             await conn.execute("SELECT id FROM chats WHERE id = $1 FOR UPDATE", made.id)
             os.kill(os.getpid(), signal.SIGINT)
-            await until(lambda: any(note.startswith("Stopping") for note in desk.notes))
+            await until(lambda: any(note.startswith("Stopping") for note in rig.notes))
             os.kill(os.getpid(), signal.SIGINT)
             code = await running
 
     assert code == Exit.INTERRUPTED
-    assert desk.notes[-1] == f"rookery: Left. The chat goes on: rookery chat attach {str(made.id)[:8]}"
+    assert rig.notes[-1] == f"rookery: Left. The chat goes on: rookery chat attach {str(made.id)[:8]}"
 
 
-async def test_events_are_printed_as_lines_of_json(desk: Desk) -> None:
-    with desk.script(HELLO):
-        code = await chat.new(desk.terminal(lines=True), "hello", model=None, wait=True)
+async def test_events_are_printed_as_lines_of_json(rig: ChatRig) -> None:
+    with rig.script(HELLO):
+        code = await chat.new(rig.terminal(lines=True), "hello", model=None, wait=True)
 
-    events = [json.loads(line) for line in desk.said.splitlines()]
+    events = [json.loads(line) for line in rig.said.splitlines()]
     assert code == Exit.OK
     assert events[0]["type"] == "chat"
     assert events[1]["type"] == "hello"
     assert events[-1]["type"] == "synced"
     assert {"message", "status", "message_part"} <= {event["type"] for event in events}
-    assert desk.notes == []
+    assert rig.notes == []
 
 
-async def test_answer_need_not_be_waited_for(desk: Desk) -> None:
-    with desk.script((Wait(LONG),)):
-        assert await chat.new(desk.terminal(), "hello", model=None, wait=False) == Exit.OK
-        chat_id = desk.said.strip()
-        assert await chat.send(desk.terminal(), chat_id, "and this", busy="queue", wait=False) == Exit.OK
+async def test_answer_need_not_be_waited_for(rig: ChatRig) -> None:
+    with rig.script((Wait(LONG),)):
+        assert await chat.new(rig.terminal(), "hello", model=None, wait=False) == Exit.OK
+        chat_id = rig.said.strip()
+        assert await chat.send(rig.terminal(), chat_id, "and this", busy="queue", wait=False) == Exit.OK
 
-        assert desk.said == "queued\n"
-        assert await chat.interrupt(desk.terminal(), chat_id) == Exit.OK
-        assert desk.said == f"Chat {chat_id[:8]} is interrupting.\n"
-
-
-async def test_attaching_shows_the_last_messages(desk: Desk) -> None:
-    with desk.script(HELLO):
-        await chat.new(desk.terminal(), "hello\nthere", model=None, wait=True)
-    (made,) = (await desk.client.chats.list()).items
-
-    code = await chat.attach(desk.terminal(), str(made.id), tail=10)
-
-    assert (code, desk.said, desk.notes) == (Exit.OK, "Good morning.\n", ["> hello", "> there"])
+        assert rig.said == "queued\n"
+        assert await chat.interrupt(rig.terminal(), chat_id) == Exit.OK
+        assert rig.said == f"Chat {chat_id[:8]} is interrupting.\n"
 
 
-async def test_who_stops_watching_is_told_how_to_come_back(desk: Desk) -> None:
-    with desk.script((Say("Half an answer"), Wait(LONG))):
-        at = desk.terminal()
+async def test_attaching_shows_the_last_messages(rig: ChatRig) -> None:
+    with rig.script(HELLO):
+        await chat.new(rig.terminal(), "hello\nthere", model=None, wait=True)
+    (made,) = (await rig.client.chats.list()).items
+
+    code = await chat.attach(rig.terminal(), str(made.id), tail=10)
+
+    assert (code, rig.said, rig.notes) == (Exit.OK, "Good morning.\n", ["> hello", "> there"])
+
+
+async def test_who_stops_watching_is_told_how_to_come_back(rig: ChatRig) -> None:
+    with rig.script((Say("Half an answer"), Wait(LONG))):
+        at = rig.terminal()
         made = await chat.create(at, "hello", model=None)
         watching = asyncio.create_task(chat.attach(at, str(made.id), tail=10))
-        await until(lambda: desk.said.startswith("Half an answer"))
+        await until(lambda: rig.said.startswith("Half an answer"))
         watching.cancel()
         with pytest.raises(asyncio.CancelledError):
             await watching
 
-    assert desk.said == "Half an answer\n"
-    assert desk.notes[-1] == f"The chat goes on: rookery chat attach {str(made.id)[:8]}"
+    assert rig.said == "Half an answer\n"
+    assert rig.notes[-1] == f"The chat goes on: rookery chat attach {str(made.id)[:8]}"
 
 
-async def test_list_shows_ids_that_can_be_used(desk: Desk) -> None:
-    assert await chat.list_chats(desk.terminal(), None, limit=20) == Exit.OK
-    assert desk.said == 'There are no chats. Start one: rookery chat new "..."\n'
-    with desk.script(HELLO):
-        await chat.new(desk.terminal(), "hello", model=None, wait=True)
+async def test_list_shows_ids_that_can_be_used(rig: ChatRig) -> None:
+    assert await chat.list_chats(rig.terminal(), None, limit=20) == Exit.OK
+    assert rig.said == 'There are no chats. Start one: rookery chat new "..."\n'
+    with rig.script(HELLO):
+        await chat.new(rig.terminal(), "hello", model=None, wait=True)
 
-    await chat.list_chats(desk.terminal(), None, limit=20)
-    header, row = desk.said.splitlines()
+    await chat.list_chats(rig.terminal(), None, limit=20)
+    header, row = rig.said.splitlines()
     assert header.split() == ["id", "status", "active", "title"]
     assert row.split()[1] == "waiting"
-    assert str(await chat.find_chat(desk.client, row.split()[0])).startswith(row.split()[0])
-    await chat.list_chats(desk.terminal(), "status:error", limit=20)
-    assert desk.said == "No chat matches.\n"
+    assert str(await chat.find_chat(rig.client, row.split()[0])).startswith(row.split()[0])
+    await chat.list_chats(rig.terminal(), "status:error", limit=20)
+    assert rig.said == "No chat matches.\n"
 
 
-async def test_shortened_id_must_fit_one_chat(desk: Desk) -> None:
+async def test_shortened_id_must_fit_one_chat(rig: ChatRig) -> None:
     ids = [UUID("aaaa1111-0000-4000-8000-000000000001"), UUID("aaaa2222-0000-4000-8000-000000000002")]
     for chat_id in ids:
-        await make(desk, chat_id)
+        await make(rig, chat_id)
 
-    assert await chat.find_chat(desk.client, "AAAA2") == ids[1]
+    assert await chat.find_chat(rig.client, "AAAA2") == ids[1]
     for reference, words in [("aaaa", "2 chats have ids that begin with aaaa"), ("bbbb", "None of your chats")]:
         with pytest.raises(Refused, match=words):
-            await chat.find_chat(desk.client, reference)
+            await chat.find_chat(rig.client, reference)
     for reference in ("aaa", "hello", ""):
         with pytest.raises(Refused, match="is not the id of a chat"):
-            await chat.find_chat(desk.client, reference)
+            await chat.find_chat(rig.client, reference)
 
 
-async def make(desk: Desk, chat_id: UUID) -> None:
+async def make(rig: ChatRig, chat_id: UUID) -> None:
     """A chat with an id of the test's choice, which requests cannot have."""
-    ((provider,), me) = await desk.client.models.list(), desk.person.id
+    ((provider,), me) = await rig.client.models.list(), rig.person.id
     first = NewMessage(role=Role.USER, content=(Text("hello"),), created_by=me)
     spec = ChatSpec(id=chat_id, owner_id=me, title="A chat", model_config_id=provider.models[0].id, messages=(first,))
-    await desk.house.replica.machine.bundle(lambda bundle: machine.create_chat(bundle, spec))
+    await rig.rig.replica.machine.bundle(lambda bundle: machine.create_chat(bundle, spec))
 
 
-async def test_unknown_model_is_refused_before_a_chat_is_made(desk: Desk) -> None:
+async def test_unknown_model_is_refused_before_a_chat_is_made(rig: ChatRig) -> None:
     with pytest.raises(Refused, match="There is no model nonsense"):
-        await chat.new(desk.terminal(), "hello", model="nonsense", wait=True)
+        await chat.new(rig.terminal(), "hello", model="nonsense", wait=True)
 
-    assert (await desk.client.chats.list()).items == ()
-    await chat.list_models(desk.terminal())
-    assert desk.said.splitlines()[1].split()[:2] == ["test", "acme"]
+    assert (await rig.client.chats.list()).items == ()
+    await chat.list_models(rig.terminal())
+    assert rig.said.splitlines()[1].split()[:2] == ["test", "acme"]
 
 
-async def test_missing_chat_is_the_servers_to_tell(desk: Desk) -> None:
+async def test_missing_chat_is_the_servers_to_tell(rig: ChatRig) -> None:
     with pytest.raises(errors.NotFound):
-        await chat.attach(desk.terminal(), str(uuid4()), tail=10)
+        await chat.attach(rig.terminal(), str(uuid4()), tail=10)
 
 
 @pytest.mark.parametrize(
@@ -232,14 +232,14 @@ def test_conversation_at_the_prompt(database_url: str, tmp_path: Path) -> None:
     typed = ["/stop", "/plan", "hello", "", "/help", "/nonsense", "once more", "/stop", "/new", "a new one", "/quit"]
     lines = iter([*typed[:-1], "/plan", "/plan", typed[-1]])
 
-    with seated(database_url, tmp_path, HELLO) as (desk, runner):
-        talk = prompt_loop.Talk(desk.terminal(), runner, model=None)
+    with seated(database_url, tmp_path, HELLO) as (rig, runner):
+        talk = prompt_loop.Talk(rig.terminal(), runner, model=None)
         assert talk.run(lambda _: next(lines)) == Exit.OK
-        made = runner.run(desk.client.chats.list()).items
+        made = runner.run(rig.client.chats.list()).items
 
-    assert desk.said.count("Good morning.") == 3
+    assert rig.said.count("Good morning.") == 3
     assert [(each.title, each.plan_mode) for each in made] == [("a new one", False), ("hello", True)]
-    assert [desk.notes.count(words) for words in (plans.ON, plans.OFF)] == [2, 1]
+    assert [rig.notes.count(words) for words in (plans.ON, plans.OFF)] == [2, 1]
     for words in (
         "There is no chat yet.",
         "/quit   leave",
@@ -247,8 +247,8 @@ def test_conversation_at_the_prompt(database_url: str, tmp_path: Path) -> None:
         "Nothing runs.",
         "starts another",
     ):
-        assert words in desk.stderr.getvalue()
-    assert desk.notes[-1] == f"Go on with: rookery chat attach {str(made[0].id)[:8]}"
+        assert words in rig.stderr.getvalue()
+    assert rig.notes[-1] == f"Go on with: rookery chat attach {str(made[0].id)[:8]}"
 
 
 @pytest.mark.parametrize("end", [EOFError, KeyboardInterrupt])
@@ -256,7 +256,7 @@ def test_end_of_input_leaves_the_prompt(database_url: str, tmp_path: Path, end: 
     def read_line(_: str) -> str:
         raise end
 
-    with seated(database_url, tmp_path, HELLO) as (desk, runner):
-        assert prompt_loop.Talk(desk.terminal(), runner, model=None).run(read_line) == Exit.OK
+    with seated(database_url, tmp_path, HELLO) as (rig, runner):
+        assert prompt_loop.Talk(rig.terminal(), runner, model=None).run(read_line) == Exit.OK
 
-    assert desk.notes == ["Type a message; /help lists what else there is.", ""]
+    assert rig.notes == ["Type a message; /help lists what else there is.", ""]

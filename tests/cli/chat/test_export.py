@@ -14,14 +14,14 @@ from rookery.cli.chat import chat, export
 from rookery.cli.exit_codes import Exit
 from rookery.client import Chat, Message
 from rookery.llm.scripted import Say
-from tests.cli.chat.chat_rig import HELLO, Desk, open_chat_desk
+from tests.cli.chat.chat_rig import HELLO, ChatRig, open_chat_desk
 
 ID = "6f7c1a4e-0000-4000-8000-000000000001"
 AT = "2030-01-01T00:00:00Z"
 
 
 @pytest.fixture
-async def desk(database_url: str, tmp_path: Path) -> AsyncIterator[Desk]:
+async def rig(database_url: str, tmp_path: Path) -> AsyncIterator[ChatRig]:
     async with open_chat_desk(database_url, tmp_path) as opened:
         yield opened
 
@@ -36,32 +36,32 @@ def titled(title: str) -> Chat:
     return Chat(**{**fields, "title": title})  # type: ignore[arg-type]
 
 
-async def test_whole_chat_is_printed(desk: Desk) -> None:
-    with desk.script(HELLO):
-        await chat.new(desk.terminal(), "hello", model=None, wait=True)
-    (made,) = (await desk.client.chats.list()).items
+async def test_whole_chat_is_printed(rig: ChatRig) -> None:
+    with rig.script(HELLO):
+        await chat.new(rig.terminal(), "hello", model=None, wait=True)
+    (made,) = (await rig.client.chats.list()).items
 
-    assert await export.export(desk.terminal(), str(made.id)[:8]) == Exit.OK
-    assert desk.said == f"# {made.title}\n\n## User\n\nhello\n\n## Assistant\n\nGood morning.\n"
+    assert await export.export(rig.terminal(), str(made.id)[:8]) == Exit.OK
+    assert rig.said == f"# {made.title}\n\n## User\n\nhello\n\n## Assistant\n\nGood morning.\n"
 
-    at = desk.terminal(json=True)
+    at = rig.terminal(json=True)
     await export.export(at, str(made.id))
     at.out.finish()
-    document = json.loads(desk.said)
+    document = json.loads(rig.said)
     assert document["chat"]["id"] == str(made.id)
     assert [each["role"] for each in document["messages"]] == ["user", "assistant"]
 
 
-async def test_on_a_terminal_nothing_is_obeyed(desk: Desk) -> None:
-    with desk.script((Say("red\x1b[2J\n\tgreen"),)):
-        await chat.new(desk.terminal(), "hello", model=None, wait=True)
-    (made,) = (await desk.client.chats.list()).items
+async def test_on_a_terminal_nothing_is_obeyed(rig: ChatRig) -> None:
+    with rig.script((Say("red\x1b[2J\n\tgreen"),)):
+        await chat.new(rig.terminal(), "hello", model=None, wait=True)
+    (made,) = (await rig.client.chats.list()).items
 
-    at = desk.terminal()
-    desk.stdout._is_terminal = True
+    at = rig.terminal()
+    rig.stdout._is_terminal = True
     await export.export(at, str(made.id))
 
-    assert desk.said.endswith("red\\u001b[2J\n\tgreen\n")
+    assert rig.said.endswith("red\\u001b[2J\n\tgreen\n")
 
 
 def test_tools_stand_under_whoever_asked_them() -> None:

@@ -22,16 +22,16 @@ from rookery.llm.types import ErrorKind
 from rookery.runtime.clock import SystemClock
 from rookery.testing import FakeClock
 from tests.cli.admin.run.run_rig import Stream
-from tests.cli.chat.chat_rig import Desk, open_chat_desk
+from tests.cli.chat.chat_rig import ChatRig, open_chat_desk
 from tests.eventually import until
-from tests.faulty_proxy import Cable
+from tests.faulty_proxy import FaultyProxy
 
 LONG = 3600.0
 CHAT = "6f7c1a4e-0000-4000-8000-000000000001"
 
 
 @pytest.fixture
-async def desk(database_url: str, tmp_path: Path) -> AsyncIterator[Desk]:
+async def rig(database_url: str, tmp_path: Path) -> AsyncIterator[ChatRig]:
     async with open_chat_desk(database_url, tmp_path) as opened:
         yield opened
 
@@ -153,27 +153,27 @@ def test_steps_are_added_up() -> None:
     assert figures(View(messages={}), 0) == ""
 
 
-async def test_lost_connection_is_told_and_the_answer_goes_on_where_it_was(desk: Desk) -> None:
+async def test_lost_connection_is_told_and_the_answer_goes_on_where_it_was(rig: ChatRig) -> None:
     clock = FakeClock()
-    with desk.script((Say("Good morning."), Wait(LONG))):
-        made = await desk.client.chats.create("hello")
+    with rig.script((Say("Good morning."), Wait(LONG))):
+        made = await rig.client.chats.create("hello")
         async with (
-            Cable(desk.house.url).laid() as cable,
-            AsyncRookery(cable.url, token=desk.person.token, clock=clock, rng=Random(1)) as client,
+            FaultyProxy(rig.rig.url).laid() as proxy,
+            AsyncRookery(proxy.url, token=rig.person.token, clock=clock, rng=Random(1)) as client,
             client.chats.stream(made.id) as live,
         ):
-            at = desk.terminal(client=client)
+            at = rig.terminal(client=client)
             follower = Follower(live, screen=at.screen, out=at.out, clock=at.clock)
             following = asyncio.create_task(follower.to_rest(made.snapshot_version))
-            await until(lambda: desk.said == "Good morning.")
-            cable.cut()
+            await until(lambda: rig.said == "Good morning.")
+            proxy.cut()
             await clock.fire("stream-retry")
-            await until(lambda: "Connected again." in desk.notes)
-            await desk.client.chats.interrupt(made.id)
+            await until(lambda: "Connected again." in rig.notes)
+            await rig.client.chats.interrupt(made.id)
             await following
 
-    assert desk.said == "Good morning.\n"
-    assert desk.notes == ["Connection lost: the connection was cut. Trying again in 1 s.", "Connected again."]
+    assert rig.said == "Good morning.\n"
+    assert rig.notes == ["Connection lost: the connection was cut. Trying again in 1 s.", "Connected again."]
 
 
 def test_reason_of_a_loss_is_told_once() -> None:
@@ -188,16 +188,16 @@ def test_reason_of_a_loss_is_told_once() -> None:
     ]
 
 
-async def test_failed_attempt_is_told_with_the_wait_for_the_next(desk: Desk) -> None:
+async def test_failed_attempt_is_told_with_the_wait_for_the_next(rig: ChatRig) -> None:
     failing = Fail(ErrorKind.OVERLOADED, "Too much to do.", retry_after=timedelta(seconds=30))
-    with desk.script((failing,)):
-        made = await desk.client.chats.create("hello")
-        at = desk.terminal()
-        async with desk.client.chats.stream(made.id) as live:
+    with rig.script((failing,)):
+        made = await rig.client.chats.create("hello")
+        at = rig.terminal()
+        async with rig.client.chats.stream(made.id) as live:
             follower = Follower(live, screen=at.screen, out=at.out, clock=at.clock)
             following = asyncio.create_task(follower.to_rest(made.snapshot_version))
-            await until(lambda: any(note.startswith("Attempt 1 failed") for note in desk.notes))
-            await desk.client.chats.interrupt(made.id)
+            await until(lambda: any(note.startswith("Attempt 1 failed") for note in rig.notes))
+            await rig.client.chats.interrupt(made.id)
             await following
 
-    assert "Trying again in" in desk.notes[0]
+    assert "Trying again in" in rig.notes[0]

@@ -17,14 +17,14 @@ from rookery.cli.exit_codes import Exit
 from rookery.cli.output import Output
 from rookery.client import AsyncRookery, Unauthenticated
 from rookery.domain.access.rights import Role
-from tests.api.api_rig import PASSWORD, House, open_house
+from tests.api.api_rig import PASSWORD, ApiRig, open_house
 from tests.cli.admin.run.run_rig import Stream
 
 
 class Desk:
-    def __init__(self, house: House, home: Path) -> None:
-        self.house = house
-        self.url = house.url
+    def __init__(self, rig: ApiRig, home: Path) -> None:
+        self.rig = rig
+        self.url = rig.url
         self.file = CredentialsFile({"HOME": str(home)})
         self.stdout = Stream()
         self.out = Output(self.stdout, Stream())
@@ -38,9 +38,9 @@ class Desk:
 
 @pytest.fixture
 async def desk(database_url: str, tmp_path: Path) -> AsyncIterator[Desk]:
-    async with open_house(database_url, tmp_path) as house:
-        await house.add("ada", role=Role.ADMIN)
-        yield Desk(house, tmp_path)
+    async with open_house(database_url, tmp_path) as rig:
+        await rig.add("ada", role=Role.ADMIN)
+        yield Desk(rig, tmp_path)
 
 
 async def test_password_becomes_a_token_and_is_not_kept(desk: Desk) -> None:
@@ -60,7 +60,7 @@ async def test_password_becomes_a_token_and_is_not_kept(desk: Desk) -> None:
 async def test_session_that_made_the_token_is_over(desk: Desk) -> None:
     await desk.log_in(login="ada", password=PASSWORD)
 
-    async with desk.house.database.api.acquire() as conn:
+    async with desk.rig.database.api.acquire() as conn:
         assert await conn.fetchval("SELECT count(*) FROM sessions") == 0
 
 
@@ -72,7 +72,7 @@ async def test_wrong_password_keeps_what_was_there(desk: Desk) -> None:
 
 
 async def test_token_of_ones_own_is_checked_before_it_is_kept(desk: Desk) -> None:
-    person = await desk.house.add("ben")
+    person = await desk.rig.add("ben")
     with pytest.raises(Unauthenticated):
         await desk.log_in(token="rk_nonsense")
 
@@ -95,7 +95,7 @@ async def test_logging_out_revokes_the_token_that_was_made(desk: Desk) -> None:
 
 
 async def test_logging_out_leaves_a_token_alone_that_was_brought(desk: Desk) -> None:
-    person = await desk.house.add("ben")
+    person = await desk.rig.add("ben")
     await desk.log_in(token=person.token)
 
     await login.logout(desk.url, file=desk.file, out=desk.out)

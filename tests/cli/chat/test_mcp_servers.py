@@ -17,32 +17,32 @@ from rookery.domain.chat.mcp_consent import Entry
 from rookery.llm.scripted import Say
 from rookery.store.workspaces import context
 from rookery.store.workspaces.context import ContextResource, Snapshot
-from tests.cli.chat.chat_rig import Desk, open_chat_desk, seated
+from tests.cli.chat.chat_rig import ChatRig, open_chat_desk, seated
 from tests.cli.chat.test_approvals import Typed
 
 DOCS = Entry(name="docs", folder="/p", command="npx", args=("a b", "x"), env=("TOKEN",))
 
 
-async def chat_with_server(desk: Desk, entry: Entry = DOCS) -> UUID:
+async def chat_with_server(rig: ChatRig, entry: Entry = DOCS) -> UUID:
     """A chat whose workspace, which does not run, has told of a server."""
-    database = desk.house.database.api
+    database = rig.rig.database.api
     workspace = await database.fetchval(
-        "INSERT INTO workspaces (owner_id, name) VALUES ($1, 'place') RETURNING id", desk.person.id
+        "INSERT INTO workspaces (owner_id, name) VALUES ($1, 'place') RETURNING id", rig.person.id
     )
     resource = ContextResource(ordinal=0, kind="mcp_server", source=entry.name, status="pending", entry=entry)
     async with database.acquire() as conn:
-        now = desk.house.clock.now()
+        now = rig.rig.clock.now()
         await context.write_snapshot(conn, Snapshot(workspace, 1, 1, "h", None, (resource,), now))
-    return (await desk.client.chats.create("hello", workspace_id=workspace)).id
+    return (await rig.client.chats.create("hello", workspace_id=workspace)).id
 
 
 def test_a_server_is_asked_about_once_and_the_answer_is_kept(database_url: str, tmp_path: Path) -> None:
     person = Typed("what?", "y", "hello", "/quit")
 
-    with seated(database_url, tmp_path, (Say("Good morning."),)) as (desk, runner):
-        chat_id = runner.run(chat_with_server(desk))
-        assert prompt_loop.Talk(desk.terminal(), runner, model=None, chat_id=chat_id).run(person) == Exit.OK
-        left = runner.run(mcp_servers.find_waiting(desk.client, chat_id))
+    with seated(database_url, tmp_path, (Say("Good morning."),)) as (rig, runner):
+        chat_id = runner.run(chat_with_server(rig))
+        assert prompt_loop.Talk(rig.terminal(), runner, model=None, chat_id=chat_id).run(person) == Exit.OK
+        left = runner.run(mcp_servers.find_waiting(rig.client, chat_id))
 
     assert person.prompts == [
         "Let docs run? [y/n] ",
@@ -50,8 +50,8 @@ def test_a_server_is_asked_about_once_and_the_answer_is_kept(database_url: str, 
         "> ",
         "> ",
     ]
-    assert "  command: npx 'a b' x" in desk.notes
-    assert "  with the variables: TOKEN" in desk.notes
+    assert "  command: npx 'a b' x" in rig.notes
+    assert "  with the variables: TOKEN" in rig.notes
     assert left is None
 
 
@@ -64,28 +64,28 @@ def test_who_does_not_answer_is_not_asked_at_every_prompt(database_url: str, tmp
             raise EOFError
         return line
 
-    with seated(database_url, tmp_path, (Say("Good morning."),)) as (desk, runner):
-        chat_id = runner.run(chat_with_server(desk))
-        assert prompt_loop.Talk(desk.terminal(), runner, model=None, chat_id=chat_id).run(read_line) == Exit.OK
-        left = runner.run(mcp_servers.find_waiting(desk.client, chat_id))
+    with seated(database_url, tmp_path, (Say("Good morning."),)) as (rig, runner):
+        chat_id = runner.run(chat_with_server(rig))
+        assert prompt_loop.Talk(rig.terminal(), runner, model=None, chat_id=chat_id).run(read_line) == Exit.OK
+        left = runner.run(mcp_servers.find_waiting(rig.client, chat_id))
 
     assert left is not None
     assert [each.state for each in left[1]] == ["asked"]
 
 
 async def test_servers_are_shown_and_answered_about_by_name(database_url: str, tmp_path: Path) -> None:
-    async with open_chat_desk(database_url, tmp_path) as desk:
-        with desk.script((Say("Good morning."),)):
-            chat_id = str(await chat_with_server(desk))
+    async with open_chat_desk(database_url, tmp_path) as rig:
+        with rig.script((Say("Good morning."),)):
+            chat_id = str(await chat_with_server(rig))
         states = []
         for answer in (None, "agree", "deny", "withdraw"):
             done = await mcp_servers.servers(
-                desk.terminal(), chat_id, answer=answer, name=None if answer is None else "docs"
+                rig.terminal(), chat_id, answer=answer, name=None if answer is None else "docs"
             )
             assert done == Exit.OK
-            states.append(re.split(r"\s{2,}", desk.said.splitlines()[1])[1])
+            states.append(re.split(r"\s{2,}", rig.said.splitlines()[1])[1])
         with pytest.raises(Refused, match="names a server other"):
-            await mcp_servers.servers(desk.terminal(), chat_id, answer="agree", name="other")
+            await mcp_servers.servers(rig.terminal(), chat_id, answer="agree", name="other")
 
     assert states == ["asked", "agreed, not running", "denied", "asked"]
 

@@ -96,7 +96,7 @@ class Follower:
 
 
 @dataclass(slots=True)
-class Fleet:
+class ReplicasRig:
     served: Served
     story: Storyteller
     database: asyncpg.Connection
@@ -154,7 +154,9 @@ class Fleet:
 
 
 @asynccontextmanager
-async def open_fleet(url: str, home: Path, *, replicas: int, options: tuple[str, ...] = ()) -> AsyncIterator[Fleet]:
+async def open_fleet(
+    url: str, home: Path, *, replicas: int, options: tuple[str, ...] = ()
+) -> AsyncIterator[ReplicasRig]:
     """Over an external database that is migrated already."""
     story, ring = Storyteller(), new_key("k1")
     database = await asyncpg.connect(url)
@@ -168,7 +170,7 @@ async def open_fleet(url: str, home: Path, *, replicas: int, options: tuple[str,
             try:
                 headers = {"Authorization": f"Bearer {token}"}
                 async with httpx2.AsyncClient(base_url=served.url, headers=headers, timeout=30.0) as http:
-                    yield Fleet(served, story, database, http, token)
+                    yield ReplicasRig(served, story, database, http, token)
             finally:
                 story.gate.set()
                 await asyncio.to_thread(context.__exit__, None, None, None)

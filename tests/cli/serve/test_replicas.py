@@ -26,7 +26,7 @@ from rookery.runtime.replica_slots import SlotState
 from rookery.settings import settings
 from rookery.settings.values import Address
 from rookery.store.db.embedded.server import running_url
-from tests.cli.serve.replicas_rig import FIRST, REST, WAIT_SECONDS, Fleet, open_fleet
+from tests.cli.serve.replicas_rig import FIRST, REST, WAIT_SECONDS, ReplicasRig, open_fleet
 from tests.cli.serve.server_process import SCRIPT, environment, is_alive, rookery, servers_of, serving
 from tests.eventually import until
 
@@ -41,18 +41,18 @@ def home(tmp_path: Path) -> Path:
 
 
 async def test_replicas_share_a_port_and_their_numbers_are_served_together(home: Path, database_url: str) -> None:
-    async with open_fleet(database_url, home, replicas=3, options=("--metrics-listen", "127.0.0.1:0")) as fleet:
-        metrics_url = await asyncio.to_thread(fleet.served.wait_for_line, METRICS)
+    async with open_fleet(database_url, home, replicas=3, options=("--metrics-listen", "127.0.0.1:0")) as rig:
+        metrics_url = await asyncio.to_thread(rig.served.wait_for_line, METRICS)
 
-        replicas = await fleet.replicas()
+        replicas = await rig.replicas()
         text = await asyncio.to_thread(lambda: urllib.request.urlopen(metrics_url[1], timeout=10).read().decode())
-        ready = await asyncio.to_thread(fleet.served.readiness)
+        ready = await asyncio.to_thread(rig.served.readiness)
 
         assert ready["status"] == "ready"
-        assert len(set(replicas.values()) - {fleet.served.process.pid}) == 3
+        assert len(set(replicas.values()) - {rig.served.process.pid}) == 3
         assert set(re.findall(r'rookery_build_info\{process="(\d)"', text)) == {"0", "1", "2"}
-        assert {line["replica"] for line in fleet.served.log("ready")} == {"", *replicas}
-        code = await asyncio.to_thread(fleet.served.stop)
+        assert {line["replica"] for line in rig.served.log("ready")} == {"", *replicas}
+        code = await asyncio.to_thread(rig.served.stop)
 
     assert code == 0
     assert not any(is_alive(pid) for pid in replicas.values())
@@ -60,14 +60,14 @@ async def test_replicas_share_a_port_and_their_numbers_are_served_together(home:
 
 
 async def test_client_of_another_replica_is_shown_the_answer_as_it_is_written(home: Path, database_url: str) -> None:
-    async with open_fleet(database_url, home, replicas=2) as fleet:
-        chat_id = await fleet.start_chat()
-        owner = await fleet.until_owned(chat_id)
-        follower = await fleet.follow_elsewhere(chat_id, owner)
+    async with open_fleet(database_url, home, replicas=2) as rig:
+        chat_id = await rig.start_chat()
+        owner = await rig.until_owned(chat_id)
+        follower = await rig.follow_elsewhere(chat_id, owner)
 
         await until(lambda: FIRST in follower.preview(), timeout=30)
-        assert await fleet.status(chat_id) == "running"
-        fleet.story.gate.set()
+        assert await rig.status(chat_id) == "running"
+        rig.story.gate.set()
         await until(lambda: any(FIRST + REST in json.dumps(event) for event in follower.of("message")), timeout=30)
 
         # What is committed at once need not come as live parts any more; what came is no other than the beginning.
@@ -76,23 +76,23 @@ async def test_client_of_another_replica_is_shown_the_answer_as_it_is_written(ho
 
 
 async def test_killed_replica_is_started_again_and_its_chats_go_on_elsewhere(home: Path, database_url: str) -> None:
-    async with open_fleet(database_url, home, replicas=2) as fleet:
-        chat_id = await fleet.start_chat()
-        owner = await fleet.until_owned(chat_id)
-        before = await fleet.replicas()
-        follower = await fleet.follow_elsewhere(chat_id, owner)
+    async with open_fleet(database_url, home, replicas=2) as rig:
+        chat_id = await rig.start_chat()
+        owner = await rig.until_owned(chat_id)
+        before = await rig.replicas()
+        follower = await rig.follow_elsewhere(chat_id, owner)
 
         os.kill(before[owner], signal.SIGKILL)
-        taker = await fleet.until_owned(chat_id, not_by=owner)
-        fleet.story.gate.set()
+        taker = await rig.until_owned(chat_id, not_by=owner)
+        rig.story.gate.set()
         await until(lambda: any(FIRST + REST in json.dumps(event) for event in follower.of("message")), timeout=30)
 
-        assert taker in before or taker in await fleet.replicas()
-        await until(lambda: len(fleet.served.log("ready")) == 4, timeout=60)
-        after = await fleet.replicas()
+        assert taker in before or taker in await rig.replicas()
+        await until(lambda: len(rig.served.log("ready")) == 4, timeout=60)
+        after = await rig.replicas()
         assert owner not in after
         assert [is_alive(pid) for pid in after.values()] == [True, True]
-        (ended,) = fleet.served.log("replica_ended")
+        (ended,) = rig.served.log("replica_ended")
         assert ended["code"] == -signal.SIGKILL
         await follower.close()
 
@@ -100,36 +100,36 @@ async def test_killed_replica_is_started_again_and_its_chats_go_on_elsewhere(hom
 async def test_replica_that_is_told_to_stop_leaves_the_port_to_the_other_and_is_replaced(
     home: Path, database_url: str
 ) -> None:
-    async with open_fleet(database_url, home, replicas=2) as fleet:
-        before = await fleet.replicas()
-        chat_id = await fleet.start_chat()
-        owner = await fleet.until_owned(chat_id)
-        follower = await fleet.follow_elsewhere(chat_id, owner)
+    async with open_fleet(database_url, home, replicas=2) as rig:
+        before = await rig.replicas()
+        chat_id = await rig.start_chat()
+        owner = await rig.until_owned(chat_id)
+        follower = await rig.follow_elsewhere(chat_id, owner)
         loyal = asyncio.Event()
-        away = asyncio.create_task(time_away(fleet, chat_id, owner, connected=loyal))
+        away = asyncio.create_task(time_away(rig, chat_id, owner, connected=loyal))
         await until(lambda: loyal.is_set() or away.done(), timeout=WAIT_SECONDS)
 
         os.kill(before[owner], signal.SIGTERM)
-        await until(lambda: fleet.served.log("stop_requested"), timeout=30)
-        fleet.story.gate.set()
+        await until(lambda: rig.served.log("stop_requested"), timeout=30)
+        rig.story.gate.set()
         to_connect, to_return = await away
-        await until(lambda: fleet.served.log("replica_ended"), timeout=60)
-        assert (await fleet.http.get("/readyz")).status_code == 200
-        await until(lambda: len(fleet.served.log("ready")) == 4, timeout=60)
+        await until(lambda: rig.served.log("replica_ended"), timeout=60)
+        assert (await rig.http.get("/readyz")).status_code == 200
+        await until(lambda: len(rig.served.log("ready")) == 4, timeout=60)
 
-        (ended,) = fleet.served.log("replica_ended")
+        (ended,) = rig.served.log("replica_ended")
         assert ended["code"] == 0
         assert any(FIRST + REST in json.dumps(event) for event in follower.of("message"))
         assert follower.close_code is None
-        assert set(await fleet.replicas()) - set(before)
+        assert set(await rig.replicas()) - set(before)
         await follower.close()
     # A goodbye asks for up to two seconds; what is left is what a connection takes here and now, and that many times.
     assert to_return < max(3.0, 2.0 + 20 * to_connect)
 
 
-async def time_away(fleet: Fleet, chat_id: UUID, replica: str, *, connected: asyncio.Event) -> tuple[float, float]:
+async def time_away(rig: ReplicasRig, chat_id: UUID, replica: str, *, connected: asyncio.Event) -> tuple[float, float]:
     """How long a client takes to connect to that replica, and to be back at another after its goodbye."""
-    async with AsyncRookery(fleet.served.url, token=fleet.token) as client, asyncio.timeout(WAIT_SECONDS):
+    async with AsyncRookery(rig.served.url, token=rig.token) as client, asyncio.timeout(WAIT_SECONDS):
         while True:
             began, took, left = time.monotonic(), 0.0, 0.0
             async with client.chats.stream(chat_id) as live:
@@ -148,13 +148,13 @@ async def time_away(fleet: Fleet, chat_id: UUID, replica: str, *, connected: asy
 
 async def test_stop_sends_clients_elsewhere_and_ends_within_the_drain(home: Path, database_url: str) -> None:
     options = ("--drain-timeout", f"{DRAIN_SECONDS}s")
-    async with open_fleet(database_url, home, replicas=2, options=options) as fleet:
-        chat_id = await fleet.start_chat()
-        await fleet.until_owned(chat_id)
-        followers = [await fleet.follow(chat_id) for _ in range(4)]
+    async with open_fleet(database_url, home, replicas=2, options=options) as rig:
+        chat_id = await rig.start_chat()
+        await rig.until_owned(chat_id)
+        followers = [await rig.follow(chat_id) for _ in range(4)]
         began = time.monotonic()
 
-        code = await asyncio.to_thread(fleet.served.stop)
+        code = await asyncio.to_thread(rig.served.stop)
         took = time.monotonic() - began
         for follower in followers:
             await follower.ended()
@@ -163,20 +163,20 @@ async def test_stop_sends_clients_elsewhere_and_ends_within_the_drain(home: Path
         assert took < DRAIN_SECONDS + 5
         assert [follower.close_code for follower in followers] == [1012] * 4
         assert all(follower.of("goodbye") for follower in followers)
-        assert await fleet.status(chat_id) == "running"
-        assert await fleet.database.fetchval("SELECT count(*) FROM chat_heartbeats") == 0
-        assert await fleet.replicas() == {}
+        assert await rig.status(chat_id) == "running"
+        assert await rig.database.fetchval("SELECT count(*) FROM chat_heartbeats") == 0
+        assert await rig.replicas() == {}
 
 
 async def test_second_signal_skips_the_waiting_of_all(home: Path, database_url: str) -> None:
-    async with open_fleet(database_url, home, replicas=2, options=("--shutdown-delay", "50s")) as fleet:
-        pids = list((await fleet.replicas()).values())
+    async with open_fleet(database_url, home, replicas=2, options=("--shutdown-delay", "50s")) as rig:
+        pids = list((await rig.replicas()).values())
 
-        fleet.served.process.send_signal(signal.SIGINT)
-        await until(lambda: fleet.served.log("stop_requested"), timeout=30)
+        rig.served.process.send_signal(signal.SIGINT)
+        await until(lambda: rig.served.log("stop_requested"), timeout=30)
         heard = time.monotonic()
         await until(lambda: time.monotonic() - heard > ECHO_SECONDS)
-        code = await asyncio.to_thread(fleet.served.stop, signal.SIGINT)
+        code = await asyncio.to_thread(rig.served.stop, signal.SIGINT)
 
         assert code == 130
         assert not any(map(is_alive, pids))

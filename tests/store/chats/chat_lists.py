@@ -26,7 +26,7 @@ from tests.store.people.accounts import open_pool, person
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
 
-class Shelf:
+class ChatLists:
     """Ada and bob are members, root is an administrator, audrey an auditor."""
 
     def __init__(self, world: World, pool: asyncpg.Pool, people: Mapping[str, User]) -> None:
@@ -97,11 +97,11 @@ def children(chat: ChatView) -> tuple[ChatView, ...]:
 
 
 @asynccontextmanager
-async def open_shelf(url: str) -> AsyncIterator[Shelf]:
+async def open_shelf(url: str) -> AsyncIterator[ChatLists]:
     async with open_world(url) as world, open_pool(url) as pool:
         roles = {"root": Role.ADMIN, "audrey": Role.AUDITOR}
         people = {
             name: await person(world.conn, name, role=roles.get(name, Role.MEMBER))
             for name in ("ada", "bob", "root", "audrey")
         }
-        yield Shelf(world, pool, people)
+        yield ChatLists(world, pool, people)

@@ -24,32 +24,32 @@ from rookery.store.people.users import PublicUser
 from rookery.store.settings import settings
 from rookery.store.workspaces import context
 from tests.store.builders import OPEN
-from tests.store.chats.chat_lists import NOON, Shelf, children, open_shelf
+from tests.store.chats.chat_lists import NOON, ChatLists, children, open_shelf
 
 REASON = "A user reported abuse."
 
 
 @pytest.fixture
-async def shelf(database_url: str) -> AsyncIterator[Shelf]:
-    async with open_shelf(database_url) as shelf:
-        yield shelf
+async def lists(database_url: str) -> AsyncIterator[ChatLists]:
+    async with open_shelf(database_url) as lists:
+        yield lists
 
 
-async def get(shelf: Shelf, chat_id: ChatId, name: str = "ada") -> ChatView:
-    return await shelf.by(name).chats.get(chat_id)
+async def get(lists: ChatLists, chat_id: ChatId, name: str = "ada") -> ChatView:
+    return await lists.by(name).chats.get(chat_id)
 
 
-async def test_a_new_chat_is_shown_with_every_member_of_the_api(shelf: Shelf) -> None:
-    chat = await shelf.chat(title="A plan", labels={"a": "b"})
+async def test_a_new_chat_is_shown_with_every_member_of_the_api(lists: ChatLists) -> None:
+    chat = await lists.chat(title="A plan", labels={"a": "b"})
 
-    shown = msgspec.json.decode(msgspec.json.encode(await get(shelf, chat)))
+    shown = msgspec.json.decode(msgspec.json.encode(await get(lists, chat)))
 
     at = "2030-01-01T12:00:00Z"
     created = shown.pop("created_at")
     assert created.endswith("Z")
     assert shown == {
         "id": str(chat),
-        "owner": {"id": str(shelf.id("ada")), "username": "ada", "name": "Ada"},
+        "owner": {"id": str(lists.id("ada")), "username": "ada", "name": "Ada"},
         "my_role": "owner",
         "parent_chat_id": None,
         "root_chat_id": str(chat),
@@ -60,7 +60,7 @@ async def test_a_new_chat_is_shown_with_every_member_of_the_api(shelf: Shelf) ->
         "archived_at": None,
         "plan_mode": False,
         "last_error": None,
-        "last_model_config_id": str(shelf.world.model_id),
+        "last_model_config_id": str(lists.world.model_id),
         "last_reasoning_effort": None,
         "workspace_id": None,
         "mcp_server_ids": [],
@@ -92,42 +92,42 @@ async def test_a_new_chat_is_shown_with_every_member_of_the_api(shelf: Shelf) ->
     }
 
 
-async def test_lists_leave_out_what_only_a_single_read_has(shelf: Shelf) -> None:
-    chat = await shelf.chat()
-    await shelf.chat(parent=chat)
+async def test_lists_leave_out_what_only_a_single_read_has(lists: ChatLists) -> None:
+    chat = await lists.chat()
+    await lists.chat(parent=chat)
 
-    (listed,) = await shelf.items()
-    single = await get(shelf, chat)
+    (listed,) = await lists.items()
+    single = await get(lists, chat)
 
     absent = dict.fromkeys(("files", "dynamic_tools", "queued_for_capacity", "warnings", "action"), UNSET)
     assert listed == msgspec.structs.replace(single, **absent)
     assert absent.keys().isdisjoint(msgspec.to_builtins(listed))
 
 
-async def test_children_come_oldest_first_in_the_parents_archive_state(shelf: Shelf) -> None:
-    root = await shelf.chat()
-    young = [await shelf.chat(parent=root, minutes=n) for n in range(3)]
-    archived = await shelf.chat(parent=root, archived=True)
+async def test_children_come_oldest_first_in_the_parents_archive_state(lists: ChatLists) -> None:
+    root = await lists.chat()
+    young = [await lists.chat(parent=root, minutes=n) for n in range(3)]
+    archived = await lists.chat(parent=root, archived=True)
 
-    seen = await get(shelf, root)
-    child = await get(shelf, young[0])
+    seen = await get(lists, root)
+    child = await get(lists, young[0])
 
     assert [each.id for each in children(seen)] == young
     assert (child.parent_chat_id, child.root_chat_id, child.children) == (root, root, ())
-    await shelf.set(root, "archived = true, archived_at = now()")
-    assert [each.id for each in children(await get(shelf, root))] == [archived]
+    await lists.set(root, "archived = true, archived_at = now()")
+    assert [each.id for each in children(await get(lists, root))] == [archived]
 
 
-async def test_role_pin_and_unread_mark_are_the_viewers(shelf: Shelf) -> None:
-    chat = await shelf.chat()
-    child = await shelf.chat(parent=chat)
-    await shelf.world.message(chat)
-    await shelf.share(chat, "bob")
-    await shelf.pin(chat, name="bob")
-    await shelf.by("bob").chats.mark_read(chat)
+async def test_role_pin_and_unread_mark_are_the_viewers(lists: ChatLists) -> None:
+    chat = await lists.chat()
+    child = await lists.chat(parent=chat)
+    await lists.world.message(chat)
+    await lists.share(chat, "bob")
+    await lists.pin(chat, name="bob")
+    await lists.by("bob").chats.mark_read(chat)
 
     seen = {
-        name: await shelf.by(name, reason=REASON).chats.get(chat)
+        name: await lists.by(name, reason=REASON).chats.get(chat)
         for name in ("ada", "bob", "root")  # an administrator who gave a reason
     }
 
@@ -137,16 +137,16 @@ async def test_role_pin_and_unread_mark_are_the_viewers(shelf: Shelf) -> None:
         "root": ("admin", None, False),
     }
     assert all(each.shared and each.title == "A chat" for each in seen.values())
-    assert (await get(shelf, child, "bob")).my_role == "reader"
-    assert (await get(shelf, child)).shared
+    assert (await get(lists, child, "bob")).my_role == "reader"
+    assert (await get(lists, child)).shared
 
 
-async def test_a_part_of_rookery_sees_a_chat_without_pins_and_marks(shelf: Shelf) -> None:
-    chat = await shelf.chat()
-    await shelf.world.message(chat)
-    await shelf.pin(chat)
+async def test_a_part_of_rookery_sees_a_chat_without_pins_and_marks(lists: ChatLists) -> None:
+    chat = await lists.chat()
+    await lists.world.message(chat)
+    await lists.pin(chat)
 
-    seen = await shelf.store.as_actor(SystemActor(SystemName.WORKER)).chats.get(chat)
+    seen = await lists.store.as_actor(SystemActor(SystemName.WORKER)).chats.get(chat)
 
     assert (seen.my_role, seen.pin_order, seen.has_unread) == ("system", None, False)
 
@@ -164,27 +164,27 @@ async def test_a_part_of_rookery_sees_a_chat_without_pins_and_marks(shelf: Shelf
         ("[]", ChatErrorView(kind="generic")),
     ],
 )
-async def test_an_error_is_shown_however_it_was_stored(shelf: Shelf, stored: str, shown: ChatErrorView) -> None:
-    chat = await shelf.chat()
-    await shelf.set(chat, "status = 'error', last_error = $2", stored)
+async def test_an_error_is_shown_however_it_was_stored(lists: ChatLists, stored: str, shown: ChatErrorView) -> None:
+    chat = await lists.chat()
+    await lists.set(chat, "status = 'error', last_error = $2", stored)
 
-    assert (await get(shelf, chat)).last_error == shown
+    assert (await get(lists, chat)).last_error == shown
 
 
-async def test_usage_is_that_of_the_newest_answer(shelf: Shelf) -> None:
-    chat = await shelf.chat()
-    async with shelf.world.conn.transaction():
-        await shelf.world.conn.execute(OPEN, chat)
+async def test_usage_is_that_of_the_newest_answer(lists: ChatLists) -> None:
+    chat = await lists.chat()
+    async with lists.world.conn.transaction():
+        await lists.world.conn.execute(OPEN, chat)
         for tokens in (10, 20):
-            await shelf.world.conn.execute(
+            await lists.world.conn.execute(
                 "INSERT INTO chat_messages (chat_id, role, visibility, content, content_version, context_tokens,"
                 " context_limit) VALUES ($1, 'assistant', 'both', '[]', 1, $2, 100)",
                 chat,
                 tokens,
             )
-    await shelf.world.message(chat, role="user")
+    await lists.world.message(chat, role="user")
 
-    assert (await get(shelf, chat)).usage == ContextUsage(20, 100)
+    assert (await get(lists, chat)).usage == ContextUsage(20, 100)
 
 
 def asking(tool: str, *, is_error: bool = False) -> tuple[parts.Part, ...]:
@@ -201,87 +201,87 @@ def asking(tool: str, *, is_error: bool = False) -> tuple[parts.Part, ...]:
     ],
 )
 async def test_a_chat_that_rests_on_a_question_needs_the_user(
-    shelf: Shelf, content: tuple[parts.Part, ...], needs: str | None
+    lists: ChatLists, content: tuple[parts.Part, ...], needs: str | None
 ) -> None:
-    chat, answered, archived = await shelf.chats(3)
+    chat, answered, archived = await lists.chats(3)
     for each in (chat, answered, archived):
-        await shelf.world.message(each, role="tool", content=content)
-        await shelf.world.message(each, role="system", visibility="model")
-    await shelf.world.message(answered, role="user")
-    await shelf.set(archived, "archived = true, archived_at = now()")
+        await lists.world.message(each, role="tool", content=content)
+        await lists.world.message(each, role="system", visibility="model")
+    await lists.world.message(answered, role="user")
+    await lists.set(archived, "archived = true, archived_at = now()")
 
-    assert (await get(shelf, chat)).needs_user == needs
-    assert (await get(shelf, answered)).needs_user is None
-    assert (await get(shelf, archived)).needs_user is None
-    await shelf.set(chat, "status = 'running'")
-    assert (await get(shelf, chat)).needs_user is None
+    assert (await get(lists, chat)).needs_user == needs
+    assert (await get(lists, answered)).needs_user is None
+    assert (await get(lists, archived)).needs_user is None
+    await lists.set(chat, "status = 'running'")
+    assert (await get(lists, chat)).needs_user is None
 
 
-async def test_a_chat_that_waits_for_tool_results_needs_the_user(shelf: Shelf) -> None:
-    chat = await shelf.chat()
+async def test_a_chat_that_waits_for_tool_results_needs_the_user(lists: ChatLists) -> None:
+    chat = await lists.chat()
     deadline = NOON + timedelta(minutes=5)
-    await shelf.set(chat, "status = 'requires_action', requires_action_deadline_at = $2", deadline)
+    await lists.set(chat, "status = 'requires_action', requires_action_deadline_at = $2", deadline)
 
-    seen = await get(shelf, chat)
+    seen = await get(lists, chat)
 
     assert (seen.needs_user, seen.requires_action_deadline_at) == ("tools", deadline)
 
 
-async def test_a_single_read_names_files_and_declared_tools(shelf: Shelf) -> None:
-    chat = await shelf.chat()
-    file = await shelf.by("ada").files.create(name="a.txt", mime_type="text/plain", data=b"abc")
-    await shelf.world.conn.execute("INSERT INTO chat_file_links VALUES ($1, $2)", chat, file.id)
-    await shelf.world.conn.execute(
+async def test_a_single_read_names_files_and_declared_tools(lists: ChatLists) -> None:
+    chat = await lists.chat()
+    file = await lists.by("ada").files.create(name="a.txt", mime_type="text/plain", data=b"abc")
+    await lists.world.conn.execute("INSERT INTO chat_file_links VALUES ($1, $2)", chat, file.id)
+    await lists.world.conn.execute(
         """UPDATE chats SET dynamic_tools = '[{"name": "b"}, {"name": "a"}]' WHERE id = $1""", chat
     )
 
-    seen = await get(shelf, chat)
+    seen = await get(lists, chat)
 
     assert seen.files == (ChatFile(file.id, "a.txt", "text/plain", 3, file.created_at),)
     assert seen.dynamic_tools == ("b", "a")
 
 
-async def test_a_running_chat_tells_whether_it_waits_for_a_slot(shelf: Shelf) -> None:
-    waits, works = await shelf.chats(2)
+async def test_a_running_chat_tells_whether_it_waits_for_a_slot(lists: ChatLists) -> None:
+    waits, works = await lists.chats(2)
     for chat in (waits, works):
-        await shelf.set(chat, "status = 'running'")
+        await lists.set(chat, "status = 'running'")
     worker, runner = uuid4(), uuid4()
-    conn = shelf.world.conn
+    conn = lists.world.conn
     await conn.execute(
         "INSERT INTO replicas (id, host_id, hostname, pid, version, schema_version) VALUES ($1, 'h', 'h', 1, 'v', 1)",
         worker,
     )
-    await shelf.set(works, "worker_id = $2, runner_id = $3", worker, runner)
+    await lists.set(works, "worker_id = $2, runner_id = $3", worker, runner)
     await conn.execute("INSERT INTO chat_heartbeats VALUES ($1, $2, clock_timestamp())", works, runner)
-    assert not (await get(shelf, waits)).queued_for_capacity
+    assert not (await get(lists, waits)).queued_for_capacity
 
     await settings.write_setting(conn, "chats", value={"running_roots": 1})
-    assert (await get(shelf, waits)).queued_for_capacity
-    assert not (await get(shelf, works)).queued_for_capacity
+    assert (await get(lists, waits)).queued_for_capacity
+    assert not (await get(lists, works)).queued_for_capacity
 
     await settings.write_setting(conn, "chats", value={"running_roots": "many"})
-    assert (await get(shelf, waits)).queued_for_capacity is False
+    assert (await get(lists, waits)).queued_for_capacity is False
 
 
 # Changes
 
 
-async def test_patch_answers_with_the_chat_as_it_is_now(shelf: Shelf) -> None:
-    chat = await shelf.chat(title="before")
-    child = await shelf.chat(parent=chat)
+async def test_patch_answers_with_the_chat_as_it_is_now(lists: ChatLists) -> None:
+    chat = await lists.chat(title="before")
+    child = await lists.chat(parent=chat)
 
-    seen = await shelf.by("ada").chats.patch(chat, ChatPatch(title="after", pin_order=1))
+    seen = await lists.by("ada").chats.patch(chat, ChatPatch(title="after", pin_order=1))
 
     assert (seen.title, seen.pin_order, seen.my_role) == ("after", 1, "owner")
     assert [each.id for each in children(seen)] == [child]
-    assert (await shelf.items())[0] == seen
+    assert (await lists.items())[0] == seen
 
 
-async def test_administrator_who_archives_sees_the_frame_only(shelf: Shelf) -> None:
-    chat = await shelf.chat(title="secret")
-    child = await shelf.chat(parent=chat, title="secret")
+async def test_administrator_who_archives_sees_the_frame_only(lists: ChatLists) -> None:
+    chat = await lists.chat(title="secret")
+    child = await lists.chat(parent=chat, title="secret")
 
-    seen = await shelf.by("root").chats.patch(chat, ChatPatch(archived=True))
+    seen = await lists.by("root").chats.patch(chat, ChatPatch(archived=True))
 
     assert (seen.archived, seen.title, seen.my_role) == (True, "", "admin")
     assert [(each.id, each.title) for each in children(seen)] == [(child, "")]
@@ -291,10 +291,10 @@ def repository(root: str, *, changed_files: int) -> DiffStatus:
     return DiffStatus(root, "main", None, 3, 1, changed_files, NOON)
 
 
-async def with_workspace(shelf: Shelf) -> tuple[ChatId, UUID]:
+async def with_workspace(lists: ChatLists) -> tuple[ChatId, UUID]:
     """A chat that was told something by its workspace, and has worked in two repositories."""
-    chat, workspace, conn = await shelf.chat(), uuid4(), shelf.world.conn
-    await conn.execute("INSERT INTO workspaces (id, owner_id, name) VALUES ($1, $2, 'w')", workspace, shelf.id("ada"))
+    chat, workspace, conn = await lists.chat(), uuid4(), lists.world.conn
+    await conn.execute("INSERT INTO workspaces (id, owner_id, name) VALUES ($1, $2, 'w')", workspace, lists.id("ada"))
     await context.bind(conn, chat, workspace)
     await context.write_snapshot(conn, context.Snapshot(workspace, 1, 1, "h1", "One file is unreadable.", (), NOON))
     assert await context.pin(conn, chat) is not None
@@ -303,53 +303,53 @@ async def with_workspace(shelf: Shelf) -> tuple[ChatId, UUID]:
     return chat, workspace
 
 
-async def test_context_and_the_repository_with_most_changes_are_shown(shelf: Shelf) -> None:
-    chat, workspace = await with_workspace(shelf)
-    child = await shelf.chat(parent=chat)
+async def test_context_and_the_repository_with_most_changes_are_shown(lists: ChatLists) -> None:
+    chat, workspace = await with_workspace(lists)
+    child = await lists.chat(parent=chat)
 
-    (listed,) = await shelf.items()
+    (listed,) = await lists.items()
     assert (listed.context, listed.git) == (
         ContextState(False, None, "One file is unreadable."),
         repository("/b", changed_files=2),
     )
     assert [(each.id, each.context, each.git) for each in children(listed)] == [(child, None, None)]
 
-    await context.mark_dirty(shelf.world.conn, workspace, context_hash="h2", now=NOON)
-    await shelf.share(chat, "bob")
+    await context.mark_dirty(lists.world.conn, workspace, context_hash="h2", now=NOON)
+    await lists.share(chat, "bob")
     for name in ("ada", "bob"):
-        seen = await get(shelf, chat, name)
+        seen = await get(lists, chat, name)
         assert seen.context == ContextState(True, NOON, "One file is unreadable.")
         assert seen.git == listed.git
 
 
-async def test_who_sees_the_frame_only_sees_nothing_of_the_workspace(shelf: Shelf) -> None:
-    chat, _ = await with_workspace(shelf)
+async def test_who_sees_the_frame_only_sees_nothing_of_the_workspace(lists: ChatLists) -> None:
+    chat, _ = await with_workspace(lists)
 
-    seen = await shelf.by("root").chats.patch(chat, ChatPatch(archived=True))
+    seen = await lists.by("root").chats.patch(chat, ChatPatch(archived=True))
 
     assert (seen.context, seen.git) == (None, None)
 
 
-async def test_administrator_with_whom_it_is_shared_sees_all_of_it(shelf: Shelf) -> None:
-    chat = await shelf.chat(title="shared")
-    await shelf.share(chat, "root")
+async def test_administrator_with_whom_it_is_shared_sees_all_of_it(lists: ChatLists) -> None:
+    chat = await lists.chat(title="shared")
+    await lists.share(chat, "root")
 
-    assert (await shelf.by("root").chats.patch(chat, ChatPatch(archived=True))).title == "shared"
+    assert (await lists.by("root").chats.patch(chat, ChatPatch(archived=True))).title == "shared"
 
 
-async def test_renaming_pinning_and_labelling_move_nothing_in_the_list(shelf: Shelf) -> None:
-    listed = await shelf.chats(2)
-    chats = shelf.by("ada").chats
+async def test_renaming_pinning_and_labelling_move_nothing_in_the_list(lists: ChatLists) -> None:
+    listed = await lists.chats(2)
+    chats = lists.by("ada").chats
 
     await chats.patch(listed[1], ChatPatch(title="new", labels={"a": "b"}, pin_order=1))
     await chats.patch(listed[1], ChatPatch(pin_order=0))
 
-    assert await shelf.ids() == listed
+    assert await lists.ids() == listed
 
 
-async def test_pin_pin_move_and_unpin_keep_the_numbers_whole(shelf: Shelf) -> None:
-    a, b, c = await shelf.chats(3)
-    chats = shelf.by("ada").chats
+async def test_pin_pin_move_and_unpin_keep_the_numbers_whole(lists: ChatLists) -> None:
+    a, b, c = await lists.chats(3)
+    chats = lists.by("ada").chats
 
     placed = [
         (await chats.patch(chat, ChatPatch(pin_order=place))).pin_order
@@ -357,28 +357,28 @@ async def test_pin_pin_move_and_unpin_keep_the_numbers_whole(shelf: Shelf) -> No
     ]
 
     assert placed == [1, 2, 3, 1, 3, None]
-    assert [(chat.id, chat.pin_order) for chat in await shelf.items()] == [(c, 1), (a, 2), (b, None)]
+    assert [(chat.id, chat.pin_order) for chat in await lists.items()] == [(c, 1), (a, 2), (b, None)]
 
 
-async def test_pins_that_race_never_share_a_number(shelf: Shelf) -> None:
-    listed = await shelf.chats(6)
+async def test_pins_that_race_never_share_a_number(lists: ChatLists) -> None:
+    listed = await lists.chats(6)
 
-    await asyncio.gather(*(shelf.by("ada").chats.patch(chat, ChatPatch(pin_order=1)) for chat in listed))
+    await asyncio.gather(*(lists.by("ada").chats.patch(chat, ChatPatch(pin_order=1)) for chat in listed))
 
-    assert sorted(chat.pin_order or 0 for chat in await shelf.items()) == list(range(1, 7))
+    assert sorted(chat.pin_order or 0 for chat in await lists.items()) == list(range(1, 7))
 
 
 @pytest.mark.parametrize("pin_order", [0, 1])
-async def test_children_have_no_pins(shelf: Shelf, pin_order: int) -> None:
-    child = await shelf.chat(parent=await shelf.chat())
+async def test_children_have_no_pins(lists: ChatLists, pin_order: int) -> None:
+    child = await lists.chat(parent=await lists.chat())
 
     with pytest.raises(ChatNotRoot):
-        await shelf.by("ada").chats.patch(child, ChatPatch(pin_order=pin_order))
+        await lists.by("ada").chats.patch(child, ChatPatch(pin_order=pin_order))
 
 
-async def test_archived_chats_can_only_be_unpinned(shelf: Shelf) -> None:
-    chat = await shelf.chat(archived=True)
-    chats = shelf.by("ada").chats
+async def test_archived_chats_can_only_be_unpinned(lists: ChatLists) -> None:
+    chat = await lists.chat(archived=True)
+    chats = lists.by("ada").chats
 
     with pytest.raises(InvalidInput) as caught:
         await chats.patch(chat, ChatPatch(pin_order=1))
@@ -387,51 +387,51 @@ async def test_archived_chats_can_only_be_unpinned(shelf: Shelf) -> None:
     assert (await chats.patch(chat, ChatPatch(pin_order=0))).pin_order is None
 
 
-async def test_who_cannot_read_a_chat_any_more_has_no_pin_of_it(shelf: Shelf) -> None:
-    lost, kept, left = await shelf.chats(3)
+async def test_who_cannot_read_a_chat_any_more_has_no_pin_of_it(lists: ChatLists) -> None:
+    lost, kept, left = await lists.chats(3)
     for chat in (lost, kept, left):
-        await shelf.share(chat, "bob")
-        await shelf.share(chat, "audrey")
-        await shelf.pin(chat, name="bob")
-        await shelf.pin(chat, name="audrey")
-    await shelf.pin(lost)
-    await shelf.share(kept, None)
+        await lists.share(chat, "bob")
+        await lists.share(chat, "audrey")
+        await lists.pin(chat, name="bob")
+        await lists.pin(chat, name="audrey")
+    await lists.pin(lost)
+    await lists.share(kept, None)
 
-    gone = SharePatch(users={shelf.id("bob"): None})
-    await shelf.by("ada").chats.patch_shares(lost, gone)
-    await shelf.by("ada").chats.patch_shares(kept, gone)
-    await shelf.by("bob").chats.leave(left)
+    gone = SharePatch(users={lists.id("bob"): None})
+    await lists.by("ada").chats.patch_shares(lost, gone)
+    await lists.by("ada").chats.patch_shares(kept, gone)
+    await lists.by("bob").chats.leave(left)
 
     async def pinned(name: str) -> list[pins.Pin]:
-        return await pins.list_pins(shelf.world.conn, shelf.id(name))
+        return await pins.list_pins(lists.world.conn, lists.id(name))
 
     assert await pinned("bob") == [pins.Pin(kept, 1)]  # still shared with everyone
     assert [pin.chat_id for pin in await pinned("audrey")] == [lost, kept, left]
     assert await pinned("ada") == [pins.Pin(lost, 1)]
-    await shelf.by("ada").chats.patch_shares(kept, SharePatch(everyone=None))
+    await lists.by("ada").chats.patch_shares(kept, SharePatch(everyone=None))
     assert await pinned("bob") == []
 
 
-async def test_requiring_a_right_changes_nothing(shelf: Shelf) -> None:
-    chat = await shelf.chat()
-    child = await shelf.chat(parent=chat)
-    before = await shelf.world.versions(chat)
+async def test_requiring_a_right_changes_nothing(lists: ChatLists) -> None:
+    chat = await lists.chat()
+    child = await lists.chat(parent=chat)
+    before = await lists.world.versions(chat)
 
     for action in (Action.READ, Action.DRIVE, Action.PATCH, Action.INTERRUPT, Action.ARCHIVE, Action.DELETE):
-        assert await shelf.by("ada").chats.require(child, action) == chat
+        assert await lists.by("ada").chats.require(child, action) == chat
 
-    assert await shelf.world.versions(chat) == before
-    assert shelf.published.hints == []
-
-
-async def test_a_chat_that_is_gone_is_not_found(shelf: Shelf) -> None:
-    assert await chat_reads.find_chat(shelf.world.conn, ChatId(uuid4()), actor=shelf.people["ada"].actor) is None
+    assert await lists.world.versions(chat) == before
+    assert lists.published.hints == []
 
 
-async def test_the_owner_is_shown_by_name(shelf: Shelf) -> None:
-    chat = await shelf.chat("bob")
-    await shelf.share(chat, "ada")
+async def test_a_chat_that_is_gone_is_not_found(lists: ChatLists) -> None:
+    assert await chat_reads.find_chat(lists.world.conn, ChatId(uuid4()), actor=lists.people["ada"].actor) is None
 
-    (seen,) = await shelf.items("ada", "source:shared_with_me")
 
-    assert seen.owner == PublicUser(shelf.id("bob"), "bob", "Bob")
+async def test_the_owner_is_shown_by_name(lists: ChatLists) -> None:
+    chat = await lists.chat("bob")
+    await lists.share(chat, "ada")
+
+    (seen,) = await lists.items("ada", "source:shared_with_me")
+
+    assert seen.owner == PublicUser(lists.id("bob"), "bob", "Bob")

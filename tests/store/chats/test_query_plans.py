@@ -15,7 +15,7 @@ from rookery.domain.chat.messages import ChatId
 from rookery.domain.content import search_query
 from rookery.store.chats import chat_list, chat_reads, sent_messages
 from rookery.store.chats.chat_list import Position, Statement
-from tests.store.chats.chat_lists import NOON, Shelf, open_shelf
+from tests.store.chats.chat_lists import NOON, ChatLists, open_shelf
 
 OTHERS, OWN = 200_000, 20
 FEW = 600  # rows of all tables together: some thirty for each chat of the viewer's, with its child and its messages
@@ -43,30 +43,30 @@ INDEX_MESSAGES = """
 
 
 @pytest.fixture
-async def shelf(database_url: str) -> AsyncIterator[Shelf]:
-    async with open_shelf(database_url) as shelf:
-        yield shelf
+async def lists(database_url: str) -> AsyncIterator[ChatLists]:
+    async with open_shelf(database_url) as lists:
+        yield lists
 
 
-async def crowd(shelf: Shelf) -> list[ChatId]:
+async def crowd(lists: ChatLists) -> list[ChatId]:
     """Ada's few chats among those of forty others. The guards are off: they are not made for so many rows at once."""
-    conn = shelf.world.conn
+    conn = lists.world.conn
     others = [UUID(int=n) for n in range(1, 41)]
     await conn.executemany("INSERT INTO users (id, username) VALUES ($1, $2)", [(each, each.hex) for each in others])
     for table in ("chats", "chat_messages"):
         await conn.execute(f"ALTER TABLE {table} DISABLE TRIGGER USER")
-    await conn.execute(FILL, [*others, shelf.id("bob")], shelf.world.model_id, NOON, OTHERS)
+    await conn.execute(FILL, [*others, lists.id("bob")], lists.world.model_id, NOON, OTHERS)
     await conn.execute(FILL_MESSAGES)
     for table in ("chats", "chat_messages"):
         await conn.execute(f"ALTER TABLE {table} ENABLE TRIGGER USER")
-    mine = await shelf.chats(OWN)
+    mine = await lists.chats(OWN)
     for chat in mine:
-        await shelf.world.message(chat, "common words", role="user")
-        await shelf.world.message(chat, "common words")
-        await shelf.chat(parent=chat, title="Common words")
-    await shelf.pin(mine[3], mine[7])
-    for chat in await shelf.ids("bob", limit=5):
-        await shelf.share(chat, "ada")
+        await lists.world.message(chat, "common words", role="user")
+        await lists.world.message(chat, "common words")
+        await lists.chat(parent=chat, title="Common words")
+    await lists.pin(mine[3], mine[7])
+    for chat in await lists.ids("bob", limit=5):
+        await lists.share(chat, "ada")
     await conn.execute(INDEX_MESSAGES)
     await conn.execute("ANALYZE")
     return mine
@@ -79,54 +79,54 @@ QUERIES = [
 SEARCHES = ["common", '"common words" -rare', "-rare", "rare", "common source:created_by_me,shared_with_me"]
 
 
-async def test_what_is_read_does_not_grow_with_other_peoples_chats(shelf: Shelf) -> None:
+async def test_what_is_read_does_not_grow_with_other_peoples_chats(lists: ChatLists) -> None:
     """One test of several claims, because the crowd takes its time to come."""
-    mine = await crowd(shelf)
+    mine = await crowd(lists)
 
-    await check_lists_of_few_chats(shelf)
-    await check_pages_of_a_long_list(shelf)
+    await check_lists_of_few_chats(lists)
+    await check_pages_of_a_long_list(lists)
     for mode in MODES:
-        plan = await explained(shelf.world.conn, Statement(chat_reads.FAMILY, (shelf.id("ada"), mine[0])), mode)
+        plan = await explained(lists.world.conn, Statement(chat_reads.FAMILY, (lists.id("ada"), mine[0])), mode)
         assert rows_read(plan)["chats"] <= 10, plan
         assert rows_read(plan)["chat_messages"] <= 10, plan
 
 
-async def check_lists_of_few_chats(shelf: Shelf) -> None:
-    ada = shelf.id("ada")
+async def check_lists_of_few_chats(lists: ChatLists) -> None:
+    ada = lists.id("ada")
     deep = Position(2, NOON - timedelta(minutes=OWN / 2), UUID(int=0))
-    cases = [(q, await built(shelf, "ada", q, at), mode) for q in QUERIES for at in (None, deep) for mode in MODES]
+    cases = [(q, await built(lists, "ada", q, at), mode) for q in QUERIES for at in (None, deep) for mode in MODES]
     cases += [("prompts", Statement(sent_messages.LIST_OF_OWNER, (ada, 500)), mode) for mode in MODES]
     # Searches are planned each time.
-    cases += [(q, await built(shelf, "ada", q), MODES[0]) for q in SEARCHES]
+    cases += [(q, await built(lists, "ada", q), MODES[0]) for q in SEARCHES]
     cases += [("found prompts", Statement(sent_messages.LIST_FOUND, (ada, 500, "common")), MODES[0])]
 
     for q, statement, mode in cases:
         if statement is None:
             assert q == "pinned:true"  # all on the first page
             continue
-        plan = await explained(shelf.world.conn, statement, mode)
+        plan = await explained(lists.world.conn, statement, mode)
         assert sum(rows_read(plan).values()) <= FEW, (q, mode, rows_read(plan), json.dumps(plan, indent=1))
 
 
-async def check_pages_of_a_long_list(shelf: Shelf) -> None:
+async def check_pages_of_a_long_list(lists: ChatLists) -> None:
     for hours in (0, 10, 50):
-        statement = await built(shelf, "bob", "", Position(2, NOON - timedelta(hours=hours), UUID(int=0)))
+        statement = await built(lists, "bob", "", Position(2, NOON - timedelta(hours=hours), UUID(int=0)))
         assert statement is not None
         for mode in MODES:
-            plan = await explained(shelf.world.conn, statement, mode)
+            plan = await explained(lists.world.conn, statement, mode)
             assert "chats_list" in {scan.get("Index Name") for scan in scans(plan)}
             assert rows_read(plan)["chats"] <= 4 * 51, (hours, mode, plan)
 
 
-async def test_the_number_of_queries_does_not_grow_with_the_page(shelf: Shelf) -> None:
-    for chat in await shelf.chats(8):
-        await shelf.world.message(chat, "common")
-        await shelf.chat(parent=chat)
-    await shelf.sweep()
-    actor = shelf.people["ada"].actor
+async def test_the_number_of_queries_does_not_grow_with_the_page(lists: ChatLists) -> None:
+    for chat in await lists.chats(8):
+        await lists.world.message(chat, "common")
+        await lists.chat(parent=chat)
+    await lists.sweep()
+    actor = lists.people["ada"].actor
 
     for q, limit, queries in (("", 1, 1), ("", 50, 1), ("common", 1, 4), ("common", 50, 4)):
-        conn = Counting(shelf.world.conn)
+        conn = Counting(lists.world.conn)
         wanted = await chat_list.look_up(conn, search_query.parse(q), actor=actor)  # type: ignore[arg-type]
         page = await chat_list.list_chats(conn, wanted, actor=actor, limit=limit)  # type: ignore[arg-type]
 
@@ -146,9 +146,9 @@ class Counting:
         return getattr(self._conn, name)
 
 
-async def built(shelf: Shelf, name: str, q: str, position: Position | None = None) -> Statement | None:
-    actor = shelf.people[name].actor
-    wanted = await chat_list.look_up(shelf.world.conn, search_query.parse(q), actor=actor)
+async def built(lists: ChatLists, name: str, q: str, position: Position | None = None) -> Statement | None:
+    actor = lists.people[name].actor
+    wanted = await chat_list.look_up(lists.world.conn, search_query.parse(q), actor=actor)
     return chat_list.build(wanted, viewer_id=actor.id, position=position, limit=50)
 
 

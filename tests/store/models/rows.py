@@ -20,7 +20,7 @@ RING = KeyRing.parse(new_key("test"))
 KEY = "central-key-0123456789"
 
 
-class Nest:
+class ModelRows:
     """A database without models; `conn` is a connection to it."""
 
     def __init__(self, url: str, conn: asyncpg.Connection) -> None:
@@ -65,9 +65,9 @@ class Nest:
 
 
 @asynccontextmanager
-async def open_nest(url: str) -> AsyncIterator[Nest]:
+async def open_nest(url: str) -> AsyncIterator[ModelRows]:
     conn = await asyncpg.connect(url)
     try:
-        yield Nest(url, conn)
+        yield ModelRows(url, conn)
     finally:
         await conn.close()

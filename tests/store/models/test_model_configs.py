@@ -19,124 +19,124 @@ from rookery.store.models import model_configs, providers
 from rookery.store.models.errors import ModelConfigNotFound, ProviderUnavailable
 from rookery.store.models.model_configs import ModelConfigDraft, ModelConfigPatch
 from rookery.store.models.providers import ProviderPatch
-from tests.store.models.rows import RING, Nest, open_nest
+from tests.store.models.rows import RING, ModelRows, open_nest
 
 
 @pytest.fixture
-async def nest(database_url: str) -> AsyncIterator[Nest]:
-    async with open_nest(database_url) as nest:
-        yield nest
+async def rows(database_url: str) -> AsyncIterator[ModelRows]:
+    async with open_nest(database_url) as rows:
+        yield rows
 
 
-async def defaults(nest: Nest) -> list[str]:
+async def defaults(rows: ModelRows) -> list[str]:
     """The models that are marked as default."""
-    return [row[0] for row in await nest.conn.fetch("SELECT model FROM model_configs WHERE is_default")]
+    return [row[0] for row in await rows.conn.fetch("SELECT model FROM model_configs WHERE is_default")]
 
 
-async def change(nest: Nest, config: model_configs.ModelConfig, **fields: Any) -> model_configs.ModelConfig:
-    return await model_configs.update_model_config(nest.conn, config.id, patch=ModelConfigPatch(**fields), by=None)
+async def change(rows: ModelRows, config: model_configs.ModelConfig, **fields: Any) -> model_configs.ModelConfig:
+    return await model_configs.update_model_config(rows.conn, config.id, patch=ModelConfigPatch(**fields), by=None)
 
 
-async def test_first_config_becomes_the_default_and_a_new_one_replaces_it_only_when_asked(nest: Nest) -> None:
-    provider = await nest.provider()
+async def test_first_config_becomes_the_default_and_a_new_one_replaces_it_only_when_asked(rows: ModelRows) -> None:
+    provider = await rows.provider()
 
-    await nest.config(provider, "first")
-    await nest.config(provider, "second")
-    assert await defaults(nest) == ["first"]
+    await rows.config(provider, "first")
+    await rows.config(provider, "second")
+    assert await defaults(rows) == ["first"]
 
-    await nest.config(provider, "third", is_default=True)
-    assert await defaults(nest) == ["third"]
+    await rows.config(provider, "third", is_default=True)
+    assert await defaults(rows) == ["third"]
 
 
-async def test_two_concurrent_first_creates_leave_one_default(nest: Nest) -> None:
-    provider = await nest.provider()
+async def test_two_concurrent_first_creates_leave_one_default(rows: ModelRows) -> None:
+    provider = await rows.provider()
 
     async def create(number: int) -> None:
-        async with nest.connection() as conn:
+        async with rows.connection() as conn:
             draft = ModelConfigDraft(provider_id=provider.id, model=f"m{number}", context_limit=1)
             await model_configs.create_model_config(conn, draft, by=None)
 
     await asyncio.gather(*(create(number) for number in range(6)))
 
-    assert len(await model_configs.list_model_configs(nest.conn)) == 6
-    assert len(await defaults(nest)) == 1
+    assert len(await model_configs.list_model_configs(rows.conn)) == 6
+    assert len(await defaults(rows)) == 1
 
 
-async def test_deleting_the_default_promotes_the_first_usable_one(nest: Nest) -> None:
-    off = await nest.provider()
-    on = await nest.provider()
-    default = await nest.config(on, "default")
-    await nest.config(off, "provider off")
-    await nest.config(on, "disabled", enabled=False)
-    await nest.config(on, "usable")
-    await nest.config(on, "later")
-    await providers.update_provider(nest.conn, off.id, patch=ProviderPatch(enabled=False), ring=RING)
+async def test_deleting_the_default_promotes_the_first_usable_one(rows: ModelRows) -> None:
+    off = await rows.provider()
+    on = await rows.provider()
+    default = await rows.config(on, "default")
+    await rows.config(off, "provider off")
+    await rows.config(on, "disabled", enabled=False)
+    await rows.config(on, "usable")
+    await rows.config(on, "later")
+    await providers.update_provider(rows.conn, off.id, patch=ProviderPatch(enabled=False), ring=RING)
 
-    await model_configs.delete_model_config(nest.conn, default.id, by=None)
+    await model_configs.delete_model_config(rows.conn, default.id, by=None)
 
-    assert await defaults(nest) == ["usable"]
+    assert await defaults(rows) == ["usable"]
     with pytest.raises(ModelConfigNotFound):
-        await model_configs.get_model_config(nest.conn, default.id)
-    kept = await model_configs.find_model_config(nest.conn, default.id)
+        await model_configs.get_model_config(rows.conn, default.id)
+    kept = await model_configs.find_model_config(rows.conn, default.id)
     assert kept is not None
     assert kept.deleted
 
 
 @pytest.mark.parametrize("how", [{"is_default": False}, {"enabled": False}], ids=["cleared", "disabled"])
-async def test_clearing_or_disabling_the_default_promotes_another(nest: Nest, how: dict[str, Any]) -> None:
-    provider = await nest.provider()
-    default = await nest.config(provider, "default")
-    await nest.config(provider, "other")
+async def test_clearing_or_disabling_the_default_promotes_another(rows: ModelRows, how: dict[str, Any]) -> None:
+    provider = await rows.provider()
+    default = await rows.config(provider, "default")
+    await rows.config(provider, "other")
 
-    await change(nest, default, **how)
+    await change(rows, default, **how)
 
-    assert await defaults(nest) == ["other"]
-
-
-async def test_promotion_takes_any_when_none_is_usable_and_the_last_one_keeps_the_role(nest: Nest) -> None:
-    provider = await nest.provider()
-    default = await nest.config(provider, "default")
-    other = await nest.config(provider, "other", enabled=False)
-
-    await change(nest, default, enabled=False)
-    assert await defaults(nest) == ["other"]
-    await model_configs.delete_model_config(nest.conn, default.id, by=None)
-    await change(nest, other, is_default=False)
-    assert await defaults(nest) == ["other"]
-    await model_configs.delete_model_config(nest.conn, other.id, by=None)
-
-    assert await defaults(nest) == []
+    assert await defaults(rows) == ["other"]
 
 
-async def test_disabled_config_cannot_be_made_the_default(nest: Nest) -> None:
-    provider = await nest.provider()
-    await nest.config(provider, "default")
-    disabled = await nest.config(provider, "off", enabled=False)
+async def test_promotion_takes_any_when_none_is_usable_and_the_last_one_keeps_the_role(rows: ModelRows) -> None:
+    provider = await rows.provider()
+    default = await rows.config(provider, "default")
+    other = await rows.config(provider, "other", enabled=False)
+
+    await change(rows, default, enabled=False)
+    assert await defaults(rows) == ["other"]
+    await model_configs.delete_model_config(rows.conn, default.id, by=None)
+    await change(rows, other, is_default=False)
+    assert await defaults(rows) == ["other"]
+    await model_configs.delete_model_config(rows.conn, other.id, by=None)
+
+    assert await defaults(rows) == []
+
+
+async def test_disabled_config_cannot_be_made_the_default(rows: ModelRows) -> None:
+    provider = await rows.provider()
+    await rows.config(provider, "default")
+    disabled = await rows.config(provider, "off", enabled=False)
 
     with pytest.raises(InvalidInput) as caught:
-        await change(nest, disabled, is_default=True)
+        await change(rows, disabled, is_default=True)
 
     assert caught.value.field == "is_default"
-    assert await defaults(nest) == ["default"]
+    assert await defaults(rows) == ["default"]
 
 
-async def test_config_needs_a_provider_that_is_there_and_enabled(nest: Nest) -> None:
-    disabled = await nest.provider(enabled=False)
+async def test_config_needs_a_provider_that_is_there_and_enabled(rows: ModelRows) -> None:
+    disabled = await rows.provider(enabled=False)
 
     for provider_id in (disabled.id, uuid4()):
         draft = ModelConfigDraft(provider_id=provider_id, model="m", context_limit=1)
         with pytest.raises(ProviderUnavailable):
-            await model_configs.create_model_config(nest.conn, draft, by=None)
+            await model_configs.create_model_config(rows.conn, draft, by=None)
 
 
-async def test_patch_that_leaves_provider_and_model_alone_does_not_check_them_again(nest: Nest) -> None:
-    provider = await nest.provider()
-    config = await nest.config(provider)
-    await providers.update_provider(nest.conn, provider.id, patch=ProviderPatch(enabled=False), ring=RING)
+async def test_patch_that_leaves_provider_and_model_alone_does_not_check_them_again(rows: ModelRows) -> None:
+    provider = await rows.provider()
+    config = await rows.config(provider)
+    await providers.update_provider(rows.conn, provider.id, patch=ProviderPatch(enabled=False), ring=RING)
 
-    assert (await change(nest, config, display_name="Still mine")).display_name == "Still mine"
+    assert (await change(rows, config, display_name="Still mine")).display_name == "Still mine"
     with pytest.raises(ProviderUnavailable):
-        await change(nest, config, model="another")
+        await change(rows, config, model="another")
 
 
 @pytest.mark.parametrize(
@@ -158,22 +158,22 @@ async def test_patch_that_leaves_provider_and_model_alone_does_not_check_them_ag
         ({"is_default": True, "enabled": False}, "is_default"),
     ],
 )
-async def test_bad_config_is_refused_by_field(nest: Nest, fields: dict[str, Any], field: str) -> None:
-    provider = await nest.provider()
+async def test_bad_config_is_refused_by_field(rows: ModelRows, fields: dict[str, Any], field: str) -> None:
+    provider = await rows.provider()
 
     with pytest.raises(InvalidInput) as caught:
-        await nest.config(provider, **fields)
+        await rows.config(provider, **fields)
 
     assert caught.value.field == field
-    assert await model_configs.list_model_configs(nest.conn) == []
+    assert await model_configs.list_model_configs(rows.conn) == []
 
 
-async def test_prices_are_stored_exactly_and_cleared_with_none(nest: Nest) -> None:
+async def test_prices_are_stored_exactly_and_cleared_with_none(rows: ModelRows) -> None:
     price = Decimal("0.0375000000001")
-    config = await nest.config(await nest.provider(), price_input=price, price_output=Decimal(15))
+    config = await rows.config(await rows.provider(), price_input=price, price_output=Decimal(15))
 
-    found = await model_configs.get_model_config(nest.conn, config.id)
-    cleared = await change(nest, config, price_input=None, price_output=None)
+    found = await model_configs.get_model_config(rows.conn, config.id)
+    cleared = await change(rows, config, price_input=None, price_output=None)
 
     assert (found.price_input, found.price_output) == (price, Decimal(15))
     assert (cleared.price_input, cleared.price_output) == (None, None)
@@ -181,14 +181,14 @@ async def test_prices_are_stored_exactly_and_cleared_with_none(nest: Nest) -> No
 
 @pytest.mark.parametrize("fields", [{"name": "openrouter-eu"}, {"base_url": "https://openrouter.ai/api/v1"}])
 async def test_openrouter_model_at_an_openai_provider_points_to_the_right_type(
-    nest: Nest, fields: dict[str, str]
+    rows: ModelRows, fields: dict[str, str]
 ) -> None:
-    provider = await nest.provider("openai", **fields)
+    provider = await rows.provider("openai", **fields)
 
     with pytest.raises(InvalidInput, match="type openrouter"):
-        await nest.config(provider, "anthropic/claude-sonnet-4.5")
+        await rows.config(provider, "anthropic/claude-sonnet-4.5")
 
-    assert (await nest.config(provider, "gpt-5")).model == "gpt-5"
+    assert (await rows.config(provider, "gpt-5")).model == "gpt-5"
 
 
 # Options
@@ -298,10 +298,10 @@ def test_option_rules_that_span_two_values() -> None:
         assert caught.value.field == field
 
 
-async def test_options_come_back_as_they_were_saved(nest: Nest) -> None:
-    provider = await nest.provider()
-    fallback = await nest.config(provider, "fallback")
-    config = await nest.config(
+async def test_options_come_back_as_they_were_saved(rows: ModelRows) -> None:
+    provider = await rows.provider()
+    fallback = await rows.config(provider, "fallback")
+    config = await rows.config(
         provider,
         options={
             "fallbacks": [str(fallback.id)],
@@ -310,17 +310,17 @@ async def test_options_come_back_as_they_were_saved(nest: Nest) -> None:
         },
     )
 
-    renamed = await change(nest, config, display_name="x")
+    renamed = await change(rows, config, display_name="x")
 
     assert renamed.options.fallbacks == (fallback.id,)
     assert renamed.options.max_output_tokens == 32_000
     assert renamed.options.reasoning_effort == models_options.EffortRange(Effort.LOW, Effort.HIGH)
 
 
-async def test_option_of_a_newer_version_does_not_hide_the_rest(nest: Nest) -> None:
-    config = await nest.config(await nest.provider(), options={"top_k": 5})
-    await nest.conn.execute("""UPDATE model_configs SET options = options || '{"future": 1, "temperature": "hot"}'""")
+async def test_option_of_a_newer_version_does_not_hide_the_rest(rows: ModelRows) -> None:
+    config = await rows.config(await rows.provider(), options={"top_k": 5})
+    await rows.conn.execute("""UPDATE model_configs SET options = options || '{"future": 1, "temperature": "hot"}'""")
 
-    found = await model_configs.get_model_config(nest.conn, config.id)
+    found = await model_configs.get_model_config(rows.conn, config.id)
 
     assert (found.options.top_k, found.options.temperature) == (5, None)

@@ -26,16 +26,16 @@ from rookery.store.models.errors import (
     UserKeysDisabled,
 )
 from rookery.store.models.providers import ProviderDraft, ProviderPatch
-from tests.store.models.rows import KEY, RING, Nest, open_nest
+from tests.store.models.rows import KEY, RING, ModelRows, open_nest
 
 
 @pytest.fixture
-async def nest(database_url: str) -> AsyncIterator[Nest]:
+async def nest(database_url: str) -> AsyncIterator[ModelRows]:
     async with open_nest(database_url) as nest:
         yield nest
 
 
-async def dump(nest: Nest) -> str:
+async def dump(nest: ModelRows) -> str:
     """Every stored byte that could hold a key."""
     rows = await nest.conn.fetch(
         "SELECT p::text FROM model_providers p UNION ALL SELECT k::text FROM user_provider_keys k"
@@ -43,7 +43,7 @@ async def dump(nest: Nest) -> str:
     return "\n".join(row[0] for row in rows)
 
 
-async def test_saved_key_is_ciphertext_in_the_database_and_opens_with_the_ring(nest: Nest) -> None:
+async def test_saved_key_is_ciphertext_in_the_database_and_opens_with_the_ring(nest: ModelRows) -> None:
     provider = await nest.provider()
 
     assert provider.api_key_enc is not None
@@ -53,7 +53,7 @@ async def test_saved_key_is_ciphertext_in_the_database_and_opens_with_the_ring(n
     assert opened == SecretStr(KEY)
 
 
-async def test_key_cannot_be_saved_without_a_ring(nest: Nest) -> None:
+async def test_key_cannot_be_saved_without_a_ring(nest: ModelRows) -> None:
     draft = ProviderDraft(type=ProviderType.ANTHROPIC, name="a", api_key=SecretStr(KEY))
 
     with pytest.raises(KeysMissing):
@@ -63,7 +63,7 @@ async def test_key_cannot_be_saved_without_a_ring(nest: Nest) -> None:
 
 
 @pytest.mark.parametrize("key", ["", " lead-42", "trail-42\n", "k" * 10_241, "kéy", "a\x00b"], ids=range(6))
-async def test_bad_key_is_refused_and_never_quoted(nest: Nest, key: str) -> None:
+async def test_bad_key_is_refused_and_never_quoted(nest: ModelRows, key: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         await nest.provider(key=key)
 
@@ -71,7 +71,7 @@ async def test_bad_key_is_refused_and_never_quoted(nest: Nest, key: str) -> None
     assert not key.strip() or key.strip() not in str(caught.value)
 
 
-async def test_longest_key_is_taken(nest: Nest) -> None:
+async def test_longest_key_is_taken(nest: ModelRows) -> None:
     assert (await nest.provider(key="k" * 10_240)).api_key_enc is not None
 
 
@@ -103,19 +103,19 @@ async def test_longest_key_is_taken(nest: Nest) -> None:
         ({"display_name": "bell\x07"}, "display_name"),
     ],
 )
-async def test_bad_provider_is_refused_by_field(nest: Nest, fields: dict[str, Any], field: str) -> None:
+async def test_bad_provider_is_refused_by_field(nest: ModelRows, fields: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         await nest.provider(**fields)
 
     assert caught.value.field == field
 
 
-async def test_central_key_may_be_missing_where_none_is_needed(nest: Nest) -> None:
+async def test_central_key_may_be_missing_where_none_is_needed(nest: ModelRows) -> None:
     for type_ in sorted(KEYLESS):
         assert (await nest.provider(type_, key=None, base_url="http://localhost:1/v1")).api_key_enc is None
 
 
-async def test_fallback_to_the_central_key_is_on_where_both_are_allowed(nest: Nest) -> None:
+async def test_fallback_to_the_central_key_is_on_where_both_are_allowed(nest: ModelRows) -> None:
     provider = await nest.provider(allow_user_key=True)
     assert provider.allow_central_fallback
 
@@ -126,7 +126,7 @@ async def test_fallback_to_the_central_key_is_on_where_both_are_allowed(nest: Ne
     assert not narrowed.allow_central_fallback
 
 
-async def test_name_is_unique_among_live_providers(nest: Nest) -> None:
+async def test_name_is_unique_among_live_providers(nest: ModelRows) -> None:
     first = await nest.provider(name="one")
 
     with pytest.raises(NameTaken):
@@ -136,7 +136,7 @@ async def test_name_is_unique_among_live_providers(nest: Nest) -> None:
     assert (await nest.provider(name="one")).id != first.id
 
 
-async def test_patch_changes_what_it_names_and_keeps_the_key(nest: Nest) -> None:
+async def test_patch_changes_what_it_names_and_keeps_the_key(nest: ModelRows) -> None:
     provider = await nest.provider(display_name="Old", options={"headers": {"x-team": "a"}})
 
     changed = await providers.update_provider(
@@ -152,7 +152,7 @@ async def test_patch_changes_what_it_names_and_keeps_the_key(nest: Nest) -> None
 HEADERS = {"X-Gate": "gate-secret-1", "X-Team": "birds-secret"}
 
 
-async def test_values_of_headers_are_sealed_and_masked(nest: Nest) -> None:
+async def test_values_of_headers_are_sealed_and_masked(nest: ModelRows) -> None:
     provider = await nest.provider(options={"headers": HEADERS})
 
     assert provider.options.headers == {"X-Gate": "***", "X-Team": "***"}
@@ -163,7 +163,7 @@ async def test_values_of_headers_are_sealed_and_masked(nest: Nest) -> None:
     assert "birds-secret" not in stored
 
 
-async def test_masked_header_keeps_its_value_and_one_that_never_was_is_refused(nest: Nest) -> None:
+async def test_masked_header_keeps_its_value_and_one_that_never_was_is_refused(nest: ModelRows) -> None:
     provider = await nest.provider(options={"headers": HEADERS})
 
     changed = await providers.update_provider(
@@ -180,7 +180,7 @@ async def test_masked_header_keeps_its_value_and_one_that_never_was_is_refused(n
     assert providers.open_headers(changed, RING) == {"x-gate": "gate-secret-1", "X-New": "n"}
 
 
-async def test_headers_cannot_be_saved_without_a_ring(nest: Nest) -> None:
+async def test_headers_cannot_be_saved_without_a_ring(nest: ModelRows) -> None:
     provider = await nest.provider()
 
     with pytest.raises(KeysMissing):
@@ -189,7 +189,7 @@ async def test_headers_cannot_be_saved_without_a_ring(nest: Nest) -> None:
         )
 
 
-async def test_headers_of_an_older_version_are_sealed_once(nest: Nest) -> None:
+async def test_headers_of_an_older_version_are_sealed_once(nest: ModelRows) -> None:
     provider = await nest.provider(options={"headers": HEADERS})
     await nest.conn.execute(
         "UPDATE model_providers SET headers_enc = NULL, options = jsonb_set(options, '{headers}', $1)",
@@ -206,7 +206,7 @@ async def test_headers_of_an_older_version_are_sealed_once(nest: Nest) -> None:
     assert "gate-secret-1" not in await dump(nest)
 
 
-async def test_sealed_headers_move_to_another_key_of_the_ring(nest: Nest) -> None:
+async def test_sealed_headers_move_to_another_key_of_the_ring(nest: ModelRows) -> None:
     provider = await nest.provider(options={"headers": HEADERS})
 
     rotation = await sealed_values.rotate(nest.conn, RING, full=True)
@@ -217,7 +217,7 @@ async def test_sealed_headers_move_to_another_key_of_the_ring(nest: Nest) -> Non
     assert providers.open_headers(moved, RING) == HEADERS
 
 
-async def test_key_is_replaced_and_removed_by_patch(nest: Nest) -> None:
+async def test_key_is_replaced_and_removed_by_patch(nest: ModelRows) -> None:
     provider = await nest.provider("openai_compat", base_url="http://localhost:1/v1")
 
     replaced = await providers.update_provider(
@@ -229,7 +229,7 @@ async def test_key_is_replaced_and_removed_by_patch(nest: Nest) -> None:
     assert removed.api_key_enc is None
 
 
-async def test_deleted_provider_is_found_for_history_only_and_forgets_its_keys(nest: Nest) -> None:
+async def test_deleted_provider_is_found_for_history_only_and_forgets_its_keys(nest: ModelRows) -> None:
     provider = await nest.provider(allow_user_key=True)
     user = await nest.user()
     await user_keys.put_user_key(nest.conn, user, provider_id=provider.id, api_key=SecretStr("mine-12345"), ring=RING)
@@ -244,7 +244,7 @@ async def test_deleted_provider_is_found_for_history_only_and_forgets_its_keys(n
     assert await user_keys.user_keys(nest.conn, user) == {}
 
 
-async def test_deleting_the_provider_of_the_default_promotes_another(nest: Nest) -> None:
+async def test_deleting_the_provider_of_the_default_promotes_another(nest: ModelRows) -> None:
     going, staying = await nest.provider(), await nest.provider()
     await nest.config(going)
     other = await nest.config(staying)
@@ -259,7 +259,7 @@ async def test_deleting_the_provider_of_the_default_promotes_another(nest: Nest)
 # Keys of users
 
 
-async def test_user_key_is_saved_replaced_listed_and_deleted(nest: Nest) -> None:
+async def test_user_key_is_saved_replaced_listed_and_deleted(nest: ModelRows) -> None:
     provider = await nest.provider(allow_user_key=True)
     user = await nest.user()
 
@@ -281,7 +281,7 @@ async def test_user_key_is_saved_replaced_listed_and_deleted(nest: Nest) -> None
         await user_keys.delete_user_key(nest.conn, user, provider_id=provider.id)
 
 
-async def test_user_key_is_refused_where_it_cannot_be_used(nest: Nest) -> None:
+async def test_user_key_is_refused_where_it_cannot_be_used(nest: ModelRows) -> None:
     closed = await nest.provider()
     disabled = await nest.provider(allow_user_key=True, enabled=False)
     fine = await nest.provider(allow_user_key=True)
@@ -301,7 +301,7 @@ async def test_user_key_is_refused_where_it_cannot_be_used(nest: Nest) -> None:
     assert await user_keys.user_keys(nest.conn, user) == {}
 
 
-async def test_key_can_be_deleted_after_user_keys_were_forbidden(nest: Nest) -> None:
+async def test_key_can_be_deleted_after_user_keys_were_forbidden(nest: ModelRows) -> None:
     provider = await nest.provider(allow_user_key=True)
     user = await nest.user()
     await user_keys.put_user_key(nest.conn, user, provider_id=provider.id, api_key=SecretStr("mine-12345"), ring=RING)
@@ -320,7 +320,7 @@ async def test_key_can_be_deleted_after_user_keys_were_forbidden(nest: Nest) -> 
 ENV = {"ANTHROPIC_API_KEY": "env-key-12345", "OPENAI_API_KEY": "", "GEMINI_BASE_URL": "http://unused"}
 
 
-async def test_preset_becomes_a_read_only_provider_whose_key_stays_outside(nest: Nest) -> None:
+async def test_preset_becomes_a_read_only_provider_whose_key_stays_outside(nest: ModelRows) -> None:
     made = await env_providers.ensure_env_providers(nest.conn, ENV)
 
     [provider] = await providers.list_providers(nest.conn)
@@ -340,7 +340,7 @@ async def test_preset_becomes_a_read_only_provider_whose_key_stays_outside(nest:
         await nest.conn.execute("UPDATE model_providers SET api_key_enc = 'x'")
 
 
-async def test_preset_keeps_its_row_over_restarts_and_follows_its_base_url(nest: Nest) -> None:
+async def test_preset_keeps_its_row_over_restarts_and_follows_its_base_url(nest: ModelRows) -> None:
     [first] = await env_providers.ensure_env_providers(nest.conn, ENV)
 
     again = await env_providers.ensure_env_providers(nest.conn, ENV)
@@ -352,7 +352,7 @@ async def test_preset_keeps_its_row_over_restarts_and_follows_its_base_url(nest:
     assert provider.base_url is None
 
 
-async def test_preset_yields_to_a_live_provider_of_its_type(nest: Nest) -> None:
+async def test_preset_yields_to_a_live_provider_of_its_type(nest: ModelRows) -> None:
     await nest.provider("anthropic")
     await nest.provider("openai", name="openrouter")
 
@@ -361,7 +361,7 @@ async def test_preset_yields_to_a_live_provider_of_its_type(nest: Nest) -> None:
     assert [p.name for p in await providers.list_providers(nest.conn) if p.id in made] == ["openrouter-2"]
 
 
-async def test_replicas_that_start_together_make_one_preset(nest: Nest) -> None:
+async def test_replicas_that_start_together_make_one_preset(nest: ModelRows) -> None:
     async def start() -> None:
         async with nest.connection() as conn:
             await env_providers.ensure_env_providers(conn, ENV)
@@ -374,7 +374,7 @@ async def test_replicas_that_start_together_make_one_preset(nest: Nest) -> None:
 # Rotation
 
 
-async def test_rotation_takes_every_value_off_the_old_key(nest: Nest) -> None:
+async def test_rotation_takes_every_value_off_the_old_key(nest: ModelRows) -> None:
     old, new = new_key("old"), new_key("new")
     before, both, after = KeyRing.parse(old), KeyRing.parse(f"{new},{old}"), KeyRing.parse(new)
     draft = ProviderDraft(type=ProviderType.ANTHROPIC, name="a", api_key=SecretStr(KEY), allow_user_key=True)
@@ -400,7 +400,7 @@ async def test_rotation_takes_every_value_off_the_old_key(nest: Nest) -> None:
     ) == SecretStr(KEY)
 
 
-async def test_rotation_counts_and_keeps_what_it_cannot_open(nest: Nest) -> None:
+async def test_rotation_counts_and_keeps_what_it_cannot_open(nest: ModelRows) -> None:
     provider = await nest.provider()
 
     rotation = await sealed_values.rotate(nest.conn, KeyRing.parse(new_key("other")))

@@ -13,24 +13,24 @@ import pytest
 from rookery.store.models import usage, usage_daily
 from rookery.store.models.model_configs import ModelConfig
 from rookery.store.models.usage import CallStatus, Entry, KeySource
-from tests.store.models.rows import Nest, open_nest
+from tests.store.models.rows import ModelRows, open_nest
 
 NOW = datetime(2030, 5, 15, 0, 30, tzinfo=UTC)
 TODAY = NOW.date()
 
 
 @pytest.fixture
-async def nest(database_url: str) -> AsyncIterator[Nest]:
+async def nest(database_url: str) -> AsyncIterator[ModelRows]:
     async with open_nest(database_url) as nest:
         yield nest
 
 
 @pytest.fixture
-async def config(nest: Nest) -> ModelConfig:
+async def config(nest: ModelRows) -> ModelConfig:
     return await nest.config(await nest.provider(name="first-one"))
 
 
-async def used(nest: Nest, owner: UUID, config: ModelConfig, **fields: Any) -> None:
+async def used(nest: ModelRows, owner: UUID, config: ModelConfig, **fields: Any) -> None:
     values: dict[str, Any] = {
         "owner_id": owner,
         "chat_id": None,
@@ -45,12 +45,12 @@ async def used(nest: Nest, owner: UUID, config: ModelConfig, **fields: Any) -> N
     await usage.record_call(nest.conn, Entry(**{**values, **fields}))
 
 
-async def days(nest: Nest) -> list[tuple[date, int, int]]:
+async def days(nest: ModelRows) -> list[tuple[date, int, int]]:
     rows = await nest.conn.fetch("SELECT day, requests, cost_micros FROM usage_daily ORDER BY day, requests")
     return [tuple(row) for row in rows]
 
 
-async def test_calls_of_a_kind_are_one_row(nest: Nest, config: ModelConfig) -> None:
+async def test_calls_of_a_kind_are_one_row(nest: ModelRows, config: ModelConfig) -> None:
     owner = await nest.user()
     await used(nest, owner, config, input_tokens=10, output_tokens=3, cost_micros=7, runtime_ms=100)
     await used(nest, owner, config, input_tokens=5, cache_read_tokens=2, reasoning_tokens=1, runtime_ms=50)
@@ -80,7 +80,7 @@ async def test_calls_of_a_kind_are_one_row(nest: Nest, config: ModelConfig) -> N
 
 
 async def test_owner_purpose_and_key_are_told_apart_and_calls_without_a_config_count(
-    nest: Nest, config: ModelConfig
+    nest: ModelRows, config: ModelConfig
 ) -> None:
     owner = await nest.user()
     await used(nest, owner, config)
@@ -92,7 +92,7 @@ async def test_owner_purpose_and_key_are_told_apart_and_calls_without_a_config_c
     assert await usage_daily.roll_up(nest.conn, now=NOW) == 5
 
 
-async def test_young_days_are_computed_anew_and_older_ones_stand(nest: Nest, config: ModelConfig) -> None:
+async def test_young_days_are_computed_anew_and_older_ones_stand(nest: ModelRows, config: ModelConfig) -> None:
     owner = await nest.user()
     for back in range(4):
         await used(nest, owner, config, at=NOW - timedelta(days=back), cost_micros=1)
@@ -110,7 +110,7 @@ async def test_young_days_are_computed_anew_and_older_ones_stand(nest: Nest, con
     ]
 
 
-async def test_replicas_that_roll_up_together_leave_one_set_of_rows(nest: Nest, config: ModelConfig) -> None:
+async def test_replicas_that_roll_up_together_leave_one_set_of_rows(nest: ModelRows, config: ModelConfig) -> None:
     await used(nest, await nest.user(), config, cost_micros=4)
 
     async def run() -> None:

@@ -22,13 +22,13 @@ from rookery.store.workspaces.workspaces import Workspace
 from rookery.stream.relay.dial_tokens import TokenCheck, mint
 from rookery.stream.relay.workspace_agents import AgentGate, AgentPeers
 from rookery.workspaces.agent_client import AgentConn
-from rookery.workspaces.connection import TurnWorkspace
+from rookery.workspaces.connection import ChatWorkspace
 from rookery.workspaces.directory import StorePlaces
 from rookery.workspaces.drivers.protocol import Connector
 from rookery.workspaces.errors import AgentError, AgentUnreachable, NoConnection, Situation
 from rookery.workspaces.relay import TOKEN_HEADER
 from tests.workspaces.fake_agent import FakeAgent, UnixPath, fake_agent
-from tests.workspaces.workspaces_rig import Yard, open_yard
+from tests.workspaces.workspaces_rig import WorkspacesRig, open_yard
 
 KEY = b"k" * 32
 THERE = "there"
@@ -38,7 +38,7 @@ THERE = "there"
 class Pair:
     """A workspace on one machine, and a chat that is run on another."""
 
-    yard: Yard
+    rig: WorkspacesRig
     agent: FakeAgent
     workspace: Workspace
     chat_id: ChatId
@@ -47,8 +47,8 @@ class Pair:
     gate: AgentGate
     places: StorePlaces
 
-    def turn(self) -> TurnWorkspace:
-        turn = TurnWorkspace(self.chat_id, self.places, clock=SystemClock())
+    def turn(self) -> ChatWorkspace:
+        turn = ChatWorkspace(self.chat_id, self.places, clock=SystemClock())
         turn.bind(self.workspace.id)
         return turn
 
@@ -57,7 +57,7 @@ class Pair:
 
     async def move(self, url: str | None) -> None:
         """Where the replica of that machine says it can be reached."""
-        await self.yard.pool.execute("UPDATE replicas SET relay_url = $2 WHERE host_id = $1", THERE, url)
+        await self.rig.pool.execute("UPDATE replicas SET relay_url = $2 WHERE host_id = $1", THERE, url)
 
 
 @asynccontextmanager
@@ -70,13 +70,13 @@ async def served(gate: AgentGate) -> AsyncIterator[str]:
 @pytest.fixture
 async def pair(database_url: str) -> AsyncIterator[Pair]:
     async with AsyncExitStack() as stack:
-        yard = await stack.enter_async_context(open_yard(database_url))
-        there, _ = yard.replica(node=THERE)
-        here, _ = yard.replica(node="here")
+        rig = await stack.enter_async_context(open_yard(database_url))
+        there, _ = rig.replica(node=THERE)
+        here, _ = rig.replica(node="here")
         for each in (there, here):
             stack.push_async_callback(each.close)
-            await yard.run(each)
-        workspace = await yard.running(there)
+            await rig.run(each)
+        workspace = await rig.running(there)
         agent = await stack.enter_async_context(fake_agent(workspace.generation))
 
         async def find(workspace_id: UUID) -> Connector | None:
@@ -89,12 +89,12 @@ async def pair(database_url: str) -> AsyncIterator[Pair]:
         check = TokenCheck(KEY, me=there.parts.replica_id, clock=SystemClock(), is_live=is_live)
         gate = AgentGate(find, check)
         address = await stack.enter_async_context(served(gate))
-        peers = AgentPeers(here.parts.replica_id, key=KEY, pool=yard.pool, clock=SystemClock(), tls=None)
+        peers = AgentPeers(here.parts.replica_id, key=KEY, pool=rig.pool, clock=SystemClock(), tls=None)
         places = StorePlaces(replace(here.parts, peers=peers))
         stack.push_async_callback(places.close)
-        chat_id = await yard.world.chat(yard.owner)
-        await context.bind(yard.world.conn, chat_id, workspace.id)
-        made = Pair(yard, agent, workspace, chat_id, f"ws://{address}", here.parts.replica_id, gate, places)
+        chat_id = await rig.world.chat(rig.owner)
+        await context.bind(rig.world.conn, chat_id, workspace.id)
+        made = Pair(rig, agent, workspace, chat_id, f"ws://{address}", here.parts.replica_id, gate, places)
         await made.move(made.url)
         yield made
 
@@ -174,7 +174,7 @@ async def test_machine_that_cannot_be_reached_is_told_apart_from_one_that_is_off
     for url in (None, "ws://203.0.113.7:1"):  # beyond the machine only encrypted
         await pair.move(url)
         found.append(await situation())
-    await pair.yard.pool.execute("DELETE FROM replicas WHERE host_id = $1", THERE)
+    await pair.rig.pool.execute("DELETE FROM replicas WHERE host_id = $1", THERE)
     found.append(await situation())
 
     assert found == [Situation.OUT_OF_REACH, Situation.OUT_OF_REACH, Situation.NODE_OFFLINE]
@@ -195,7 +195,7 @@ async def test_replica_that_has_moved_is_found_again(pair: Pair) -> None:
 
 
 async def test_nobody_but_a_replica_gets_through_and_only_to_what_runs_there(pair: Pair) -> None:
-    there = await pair.yard.pool.fetchval("SELECT id FROM replicas WHERE host_id = $1", THERE)
+    there = await pair.rig.pool.fetchval("SELECT id FROM replicas WHERE host_id = $1", THERE)
     base = pair.url.replace("ws://", "http://") + "/internal/v1/agent"
 
     def token(*, key: bytes = KEY, src: UUID = pair.asker, dst: UUID = there) -> str:
@@ -212,7 +212,7 @@ async def test_nobody_but_a_replica_gets_through_and_only_to_what_runs_there(pai
         refused = [await ask(each) for each in strangers]
         good, again = await ask(once), await ask(once)
         nowhere = [await ask(token(), named) for named in ("nonsense", UUID(int=1))]
-        await pair.yard.world.conn.execute("UPDATE workspaces SET node = 'elsewhere'")
+        await pair.rig.world.conn.execute("UPDATE workspaces SET node = 'elsewhere'")
         moved = await ask(token())
 
     assert set(refused) == {(401, "unauthenticated")}

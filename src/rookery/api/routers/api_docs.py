@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from rookery.api.routes import Routes
-from rookery.api.services import ApiParts
+from rookery.api.services import ApiServices
 
 POLICY = (
     "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; img-src 'none'"
@@ -24,7 +24,7 @@ class Asset(StrEnum):
 _MEDIA_TYPES = {Asset.SCRIPT: "text/javascript", Asset.STYLE: "text/css"}
 
 
-def router(parts: ApiParts) -> APIRouter:
+def router(parts: ApiServices) -> APIRouter:
     routes = Routes("server")
     files = resources.files("rookery.api") / "docs_page"
     page = (files / "index.html").read_bytes()

@@ -14,7 +14,7 @@ from rookery.api import headers
 from rookery.api.request_bodies import Body
 from rookery.api.request_context import CallerDep
 from rookery.api.routes import Routes, answer, nothing
-from rookery.api.services import ApiParts
+from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Action
 from rookery.domain.chat import approvals
 from rookery.domain.chat.approvals import Answer, Decision, Rule, RuleAction, Scope
@@ -75,7 +75,7 @@ class AnswersBody(Body):
     answers: Annotated[list[AnswerInput], Field(min_length=1)]
 
 
-def router(parts: ApiParts) -> APIRouter:
+def router(parts: ApiServices) -> APIRouter:
     routes = Routes("approvals")
 
     @routes.post("/chats/{chat}/approvals", "approvals.answer", body=AnswersBody, errors=(404, 409))

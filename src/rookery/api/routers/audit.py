@@ -16,14 +16,14 @@ from rookery.api.csv_reports import Format
 from rookery.api.query_times import utc
 from rookery.api.request_context import CallerDep
 from rookery.api.routes import Page, Routes, answer
-from rookery.api.services import ApiParts
+from rookery.api.services import ApiServices
 from rookery.store.authorized.reports import Reports
 from rookery.store.people.audit import MAX_LIMIT, Entry, EntryFilter, EntryPage
 
 Word = Annotated[str | None, Query(pattern=r"^[a-z_]+(\.[a-z_]+)?$", max_length=64)]
 
 
-def router(parts: ApiParts) -> APIRouter:
+def router(parts: ApiServices) -> APIRouter:
     routes = Routes("audit")
 
     @routes.get("/audit", "audit.list", returns=Page[Entry])

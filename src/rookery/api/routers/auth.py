@@ -20,7 +20,7 @@ from rookery.api.middleware import bearer, is_secure
 from rookery.api.request_bodies import Body
 from rookery.api.request_context import CallerDep
 from rookery.api.routes import Items, Routes, answer, nothing
-from rookery.api.services import ApiParts
+from rookery.api.services import ApiServices
 from rookery.store.db.hints import AccessHint
 from rookery.store.people import one_time_links
 from rookery.store.people.errors import Forbidden, LinkInvalid, SessionNotFound
@@ -74,7 +74,7 @@ class LinkView(msgspec.Struct, frozen=True):
     expires_at: datetime
 
 
-def router(parts: ApiParts) -> APIRouter:
+def router(parts: ApiServices) -> APIRouter:
     routes = Routes("auth")
 
     @routes.post("/auth/login", "auth.login", returns=LoginView, body=LoginBody, errors=(401, 403, 409), is_public=True)

@@ -19,7 +19,7 @@ from rookery.api.rate_limits import Limit
 from rookery.api.request_bodies import Body
 from rookery.api.request_context import Caller, CallerDep
 from rookery.api.routes import Routes, answer, nothing
-from rookery.api.services import ApiParts
+from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Action, Resource, Scope, has_scope
 from rookery.domain.chat import first_rows
 from rookery.domain.chat.messages import ChatId, Effort, MessageId, NewMessage, Role
@@ -86,7 +86,7 @@ class _Identity(msgspec.Struct):
     id: UUID
 
 
-def router(parts: ApiParts) -> APIRouter:
+def router(parts: ApiServices) -> APIRouter:
     routes = Routes("chats")
 
     @routes.post(
@@ -173,7 +173,7 @@ def router(parts: ApiParts) -> APIRouter:
     return routes.router
 
 
-async def _spec(parts: ApiParts, caller: Caller, body: CreateBody) -> ChatSpec:
+async def _spec(parts: ApiServices, caller: Caller, body: CreateBody) -> ChatSpec:
     said = await content.resolved(caller, body.content)
     model_config_id, effort = await model_choice.for_new_chat(
         parts, caller, body.model_config_id, body.reasoning_effort
@@ -203,7 +203,7 @@ async def _spec(parts: ApiParts, caller: Caller, body: CreateBody) -> ChatSpec:
     )
 
 
-async def _check_model(parts: ApiParts, caller: Caller, chat_id: ChatId, model_config_id: UUID) -> None:
+async def _check_model(parts: ApiServices, caller: Caller, chat_id: ChatId, model_config_id: UUID) -> None:
     """A model for the next turns. The one that the chat has already may stay, though it was switched off since."""
     models = await model_choice.chooser(parts, caller)
     if not models.is_usable(model_config_id):

@@ -13,7 +13,7 @@ from rookery.api import download_links
 from rookery.api.errors import BadFields, FieldError
 from rookery.api.request_context import CallerDep
 from rookery.api.routes import Items, Routes, answer
-from rookery.api.services import ApiParts
+from rookery.api.services import ApiServices
 from rookery.store.people import signed_links
 from rookery.store.people.errors import Forbidden
 
@@ -29,7 +29,7 @@ class DownloadLink(msgspec.Struct, frozen=True):
     expires_at: datetime
 
 
-def router(parts: ApiParts) -> APIRouter:
+def router(parts: ApiServices) -> APIRouter:
     routes = Routes("files")
 
     @routes.get("/download-links", "download_links.list", returns=Items[DownloadLink])

@@ -21,7 +21,7 @@ from rookery.api.middleware import PREFIX, is_secure
 from rookery.api.rate_limits import Limit
 from rookery.api.request_context import CallerDep
 from rookery.api.routes import Routes, answer, nothing
-from rookery.api.services import ApiParts
+from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Action, Resource, Scope, UserActor, has_scope
 from rookery.domain.chat.errors import ChatError, InvalidInput
 from rookery.domain.content import uploads
@@ -67,7 +67,7 @@ class DownloadView(msgspec.Struct, frozen=True, kw_only=True):
     mime_type: str
 
 
-def router(parts: ApiParts) -> APIRouter:
+def router(parts: ApiServices) -> APIRouter:
     routes = Routes("files")
 
     @routes.post(
@@ -178,7 +178,7 @@ def router(parts: ApiParts) -> APIRouter:
     return routes.router
 
 
-async def _signer(parts: ApiParts, token: str, file_id: UUID) -> UserActor:
+async def _signer(parts: ApiServices, token: str, file_id: UUID) -> UserActor:
     """Whoever made the address, as they are now: what they lost since, the address has lost with them."""
     user_id = None
     if parts.ring is not None:
@@ -253,7 +253,7 @@ def _given_name(disposition: str) -> str:
     return ""
 
 
-def _base(parts: ApiParts, connection: HTTPConnection) -> str:
+def _base(parts: ApiServices, connection: HTTPConnection) -> str:
     """The address that was just used, which was checked and works for whoever asks; a proxy may have hidden its TLS."""
     scheme = "https" if is_secure(connection, parts) else "http"
     return f"{scheme}://{connection.headers.get('host', '')}"

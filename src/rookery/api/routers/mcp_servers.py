@@ -13,7 +13,7 @@ from starlette.responses import Response
 from rookery.api.request_bodies import Body
 from rookery.api.request_context import CallerDep
 from rookery.api.routes import Items, Routes, answer
-from rookery.api.services import ApiParts
+from rookery.api.services import ApiServices
 from rookery.domain.chat.mcp_consent import McpDecision, McpState, visible
 from rookery.store.workspaces.mcp_consents import NamedServer
 
@@ -46,7 +46,7 @@ class McpAnswerBody(Body):
     decision: McpDecision
 
 
-def router(parts: ApiParts) -> APIRouter:
+def router(parts: ApiServices) -> APIRouter:
     routes = Routes("workspaces")
 
     @routes.get("/workspaces/{workspace}/mcp-servers", "mcp_servers.list", returns=Items[McpServerView], errors=(404,))

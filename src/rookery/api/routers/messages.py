@@ -18,7 +18,7 @@ from rookery.api.request_bodies import Body, rule
 from rookery.api.request_context import CallerDep
 from rookery.api.routers.chats import IDEMPOTENCY_KEY
 from rookery.api.routes import Items, Routes, answer, nothing
-from rookery.api.services import ApiParts
+from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Action
 from rookery.domain.chat import messages as message_rules
 from rookery.domain.chat.messages import ChatId, Effort, MessageId, NewQueuedMessage
@@ -81,7 +81,7 @@ class _Results(msgspec.Struct):
     results: list[_Result]
 
 
-def router(parts: ApiParts) -> APIRouter:
+def router(parts: ApiServices) -> APIRouter:
     routes = Routes("messages")
 
     @routes.get(

@@ -17,7 +17,7 @@ from rookery.api import headers, masked_headers
 from rookery.api.request_bodies import Body
 from rookery.api.request_context import CallerDep
 from rookery.api.routes import Items, Routes, answer, nothing
-from rookery.api.services import ApiParts
+from rookery.api.services import ApiServices
 from rookery.domain.chat.messages import Effort
 from rookery.llm import efforts
 from rookery.models.directory import windows_of
@@ -113,7 +113,7 @@ class ModelConfigChange(Body):
     price_cache_write_1h: Price | None = None
 
 
-def router(parts: ApiParts) -> APIRouter:
+def router(parts: ApiServices) -> APIRouter:
     routes = Routes("model configs")
 
     @routes.get("/model-configs", "model_configs.list", returns=Items[ModelConfigView])

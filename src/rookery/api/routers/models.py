@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from rookery.api.request_context import CallerDep
 from rookery.api.routes import Routes, answer
-from rookery.api.services import ApiParts
+from rookery.api.services import ApiServices
 from rookery.domain.chat.messages import Effort
 from rookery.llm import efforts
 from rookery.store.authorized.settings import PublicModel
@@ -47,7 +47,7 @@ class ModelsView(msgspec.Struct, frozen=True):
     providers: tuple[ModelsOfProvider, ...]
 
 
-def router(parts: ApiParts) -> APIRouter:
+def router(parts: ApiServices) -> APIRouter:
     routes = Routes("models")
 
     @routes.get("/models", "models.list", returns=ModelsView)

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from rookery.api.request_context import CallerDep
 from rookery.api.routes import Items, Routes, answer
-from rookery.api.services import ApiParts
+from rookery.api.services import ApiServices
 from rookery.store.db.job_runs import JobOutcome, JobRun
 from rookery.store.db.replicas import ReplicaState
 
@@ -53,7 +53,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     runs: tuple[JobRunView, ...]
 
 
-def router(parts: ApiParts) -> APIRouter:
+def router(parts: ApiServices) -> APIRouter:
     routes = Routes("operations")
 
     @routes.get("/replicas", "operations.replicas", returns=Items[ReplicaView])

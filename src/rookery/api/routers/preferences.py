@@ -14,7 +14,7 @@ from rookery.api.request_bodies import Body
 from rookery.api.request_context import Caller, CallerDep
 from rookery.api.routers.approvals import RulesList
 from rookery.api.routes import Routes, answer
-from rookery.api.services import ApiParts
+from rookery.api.services import ApiServices
 from rookery.domain.chat import approvals
 from rookery.domain.chat.approvals import Rule
 from rookery.domain.chat.messages import Effort
@@ -68,7 +68,7 @@ class PreferencesChange(Body):
     display: dict[str, Any] | None = None
 
 
-def router(parts: ApiParts) -> APIRouter:
+def router(parts: ApiServices) -> APIRouter:
     routes = Routes("own preferences")
 
     @routes.get("/me/settings", "preferences.get", returns=PreferencesView)

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from rookery.api.request_bodies import Body
 from rookery.api.request_context import CallerDep
 from rookery.api.routes import Items, Routes, answer, nothing
-from rookery.api.services import ApiParts
+from rookery.api.services import ApiServices
 from rookery.runtime.secret_str import SecretStr as Key
 from rookery.store.models.providers import MAX_KEY_BYTES
 from rookery.store.models.user_keys import KeyStatus
@@ -39,7 +39,7 @@ class ProviderKeyPut(Body):
     api_key: SecretStr = Field(min_length=1, max_length=MAX_KEY_BYTES)
 
 
-def router(parts: ApiParts) -> APIRouter:
+def router(parts: ApiServices) -> APIRouter:
     routes = Routes("own provider keys")
 
     @routes.get("/me/provider-keys", "provider_keys.list", returns=Items[ProviderKeyView])

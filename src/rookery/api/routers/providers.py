@@ -19,7 +19,7 @@ from rookery.api.errors import ApiError
 from rookery.api.request_bodies import Body
 from rookery.api.request_context import Caller, CallerDep
 from rookery.api.routes import Items, Routes, answer, nothing
-from rookery.api.services import ApiParts
+from rookery.api.services import ApiServices
 from rookery.domain.models.options import ProviderType
 from rookery.models import probe
 from rookery.runtime.secret_str import SecretStr as Key
@@ -97,7 +97,7 @@ class UpstreamModel(msgspec.Struct, frozen=True):
     id: str
 
 
-def router(parts: ApiParts) -> APIRouter:
+def router(parts: ApiServices) -> APIRouter:
     routes = Routes("model providers")
 
     @routes.get("/model-providers", "providers.list", returns=Items[ProviderView])

@@ -16,7 +16,7 @@ from rookery.api.message_content import Content
 from rookery.api.request_bodies import Body
 from rookery.api.request_context import CallerDep
 from rookery.api.routes import Routes, answer, nothing
-from rookery.api.services import ApiParts
+from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Action
 from rookery.domain.chat.messages import ChatId, Effort, QueuedMessageId
 from rookery.stream import views
@@ -37,7 +37,7 @@ class QueuedPatchBody(Body):
     reasoning_effort: Effort | None = None
 
 
-def router(parts: ApiParts) -> APIRouter:
+def router(parts: ApiServices) -> APIRouter:
     routes = Routes("queue")
 
     @routes.get("/chats/{chat}/queue", "queue.list", returns=QueueView, errors=(404,), takes=[headers.BREAK_GLASS])

@@ -14,7 +14,7 @@ from rookery import __version__
 from rookery.api import openapi
 from rookery.api.request_context import CallerDep
 from rookery.api.routes import Routes, answer
-from rookery.api.services import ApiParts
+from rookery.api.services import ApiServices
 from rookery.store.db import migrate
 
 API_VERSION = 1
@@ -36,7 +36,7 @@ class VersionView(msgspec.Struct, frozen=True):
     features: tuple[str, ...]
 
 
-def router(parts: ApiParts) -> APIRouter:
+def router(parts: ApiServices) -> APIRouter:
     routes = Routes("server")
     document: dict[str, Any] | None = None
     features: tuple[str, ...] | None = None

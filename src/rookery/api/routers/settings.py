@@ -22,7 +22,7 @@ from rookery.api.request_bodies import Body
 from rookery.api.request_context import Caller, CallerDep
 from rookery.api.routers.approvals import RulesList
 from rookery.api.routes import Routes, answer
-from rookery.api.services import ApiParts
+from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Action, Resource, Role, has_scope
 from rookery.domain.chat import approvals
 from rookery.domain.chat.approvals import Rule
@@ -116,7 +116,7 @@ class AffectedView(msgspec.Struct, frozen=True):
 Days = Annotated[int, Query(ge=0, le=3650)]
 
 
-def router(parts: ApiParts) -> APIRouter:
+def router(parts: ApiServices) -> APIRouter:
     routes = Routes("settings")
 
     @routes.get("/settings", "settings.list", returns=SettingsView)
@@ -139,7 +139,7 @@ def router(parts: ApiParts) -> APIRouter:
     return routes.router
 
 
-def _add(routes: Routes, group: Group, parts: ApiParts) -> None:
+def _add(routes: Routes, group: Group, parts: ApiServices) -> None:
     name = group.name
     path, body_type = f"/settings/{name}", BODIES[name]
 

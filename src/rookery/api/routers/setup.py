@@ -14,7 +14,7 @@ from rookery.api.errors import ApiError
 from rookery.api.login_limits import LoginView
 from rookery.api.request_bodies import Body
 from rookery.api.routes import Routes, answer
-from rookery.api.services import ApiParts
+from rookery.api.services import ApiServices
 from rookery.store.people import first_admin
 from rookery.store.people.users import UserDraft
 
@@ -37,7 +37,7 @@ class _Token(msgspec.Struct):
     token: str
 
 
-def router(parts: ApiParts) -> APIRouter:
+def router(parts: ApiServices) -> APIRouter:
     routes = Routes("setup")
     is_done = False
 

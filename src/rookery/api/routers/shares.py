@@ -15,7 +15,7 @@ from starlette.responses import Response
 from rookery.api.request_bodies import Body
 from rookery.api.request_context import CallerDep
 from rookery.api.routes import Items, Routes, answer, nothing
-from rookery.api.services import ApiParts
+from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Action
 from rookery.domain.chat.messages import ChatId
 from rookery.store.chats.shares import Share, SharePatch
@@ -40,7 +40,7 @@ class SharesBody(Body):
     everyone: Literal["read"] | None = None
 
 
-def router(parts: ApiParts) -> APIRouter:
+def router(parts: ApiServices) -> APIRouter:
     routes = Routes("shares")
 
     @routes.get("/chats/{chat}/acl", "shares.list", returns=Items[ShareView], errors=(404,))

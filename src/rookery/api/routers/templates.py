@@ -19,7 +19,7 @@ from rookery.api.errors import BadFields, FieldError
 from rookery.api.request_bodies import Body
 from rookery.api.request_context import Caller, CallerDep
 from rookery.api.routes import Items, Routes, answer, nothing
-from rookery.api.services import ApiParts
+from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Action, Resource, Role, has_scope
 from rookery.domain.chat.messages import check_storable
 from rookery.store.workspaces.templates import MAX_ARCHIVE_BYTES, Template, TemplatePatch
@@ -106,7 +106,7 @@ async def _template(template: str) -> str:
 TemplateName = Annotated[str, Depends(_template)]
 
 
-def router(parts: ApiParts) -> APIRouter:
+def router(parts: ApiServices) -> APIRouter:
     routes = Routes("templates")
     view = partial(_view, parts)
 
@@ -181,7 +181,7 @@ def _is_staff(caller: Caller) -> bool:
 
 
 def _view(
-    parts: ApiParts, caller: Caller, template: Template, problems: Mapping[str, str], *, is_single: bool = False
+    parts: ApiServices, caller: Caller, template: Template, problems: Mapping[str, str], *, is_single: bool = False
 ) -> TemplateView:
     manifest = manifests.decode(template.manifest)
     is_staff = _is_staff(caller)

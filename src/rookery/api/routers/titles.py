@@ -14,7 +14,7 @@ from rookery.api.errors import ApiError
 from rookery.api.rate_limits import Limit
 from rookery.api.request_context import Caller, CallerDep
 from rookery.api.routes import Routes, answer
-from rookery.api.services import ApiParts
+from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Action
 from rookery.domain.chat import parts as content
 from rookery.domain.chat import titles
@@ -41,7 +41,7 @@ class TitleView(msgspec.Struct, frozen=True):
     title: str
 
 
-def router(parts: ApiParts) -> APIRouter:
+def router(parts: ApiServices) -> APIRouter:
     routes = Routes("titles")
 
     @routes.post("/chats/{chat}/title/propose", "titles.propose", returns=TitleView, errors=(404, 409, 502, 504))
@@ -63,7 +63,7 @@ def router(parts: ApiParts) -> APIRouter:
     return routes.router
 
 
-async def _admitted(parts: ApiParts, caller: Caller, chat_id: ChatId) -> Titled:
+async def _admitted(parts: ApiServices, caller: Caller, chat_id: ChatId) -> Titled:
     caller.take(Limit.TITLE)
     titled = await caller.store.turns.find_titled(chat_id)
     async with model_choice.after(caller.may(chat_id, Action.DRIVE)):
@@ -71,7 +71,7 @@ async def _admitted(parts: ApiParts, caller: Caller, chat_id: ChatId) -> Titled:
     return titled
 
 
-async def _proposed(parts: ApiParts, caller: Caller, titled: Titled) -> str:
+async def _proposed(parts: ApiServices, caller: Caller, titled: Titled) -> str:
     said = await _said(caller, titled.chat.id)
     if not said:
         return ""

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from rookery.api.request_bodies import Body
 from rookery.api.request_context import CallerDep
 from rookery.api.routes import Items, Routes, answer, nothing
-from rookery.api.services import ApiParts
+from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Scope
 from rookery.store.people import tokens
 from rookery.store.people.tokens import Token
@@ -45,7 +45,7 @@ class NewTokenView(TokenView, frozen=True):
     token: str
 
 
-def router(parts: ApiParts) -> APIRouter:
+def router(parts: ApiServices) -> APIRouter:
     routes = Routes("tokens")
 
     @routes.get("/tokens", "tokens.list", returns=Items[TokenView], errors=(404,))

@@ -12,7 +12,7 @@ from rookery.api import model_choice
 from rookery.api.request_bodies import Body
 from rookery.api.request_context import CallerDep
 from rookery.api.routes import Routes, answer
-from rookery.api.services import ApiParts
+from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Action
 from rookery.domain.chat.messages import ChatId
 from rookery.store.chats.chat_views import ChatView
@@ -24,7 +24,7 @@ class InterruptBody(Body):
     cascade: bool = True
 
 
-def router(parts: ApiParts) -> APIRouter:
+def router(parts: ApiServices) -> APIRouter:
     routes = Routes("turns")
 
     @routes.post(

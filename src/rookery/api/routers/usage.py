@@ -15,7 +15,7 @@ from rookery.api.csv_reports import Format
 from rookery.api.query_times import utc
 from rookery.api.request_context import Caller, CallerDep
 from rookery.api.routes import Routes, answer
-from rookery.api.services import ApiParts
+from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Role
 from rookery.domain.chat.messages import ChatId
 from rookery.store.authorized.reports import UsageReport
@@ -84,7 +84,7 @@ End = Annotated[datetime | None, Query(description="The moment after the last; n
 OfUser = Annotated[UUID | None, Query(description="One user alone; others than oneself for administrators, auditors.")]
 
 
-def router(parts: ApiParts) -> APIRouter:
+def router(parts: ApiServices) -> APIRouter:
     routes = Routes("cost and usage")
 
     @routes.get("/chats/{chat}/cost", "chats.cost", returns=CostView, errors=(404,), takes=[headers.BREAK_GLASS])

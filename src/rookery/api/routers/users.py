@@ -19,7 +19,7 @@ from rookery.api.middleware import PREFIX
 from rookery.api.request_bodies import Body
 from rookery.api.request_context import CallerDep
 from rookery.api.routes import Items, Page, Routes, answer, nothing
-from rookery.api.services import ApiParts
+from rookery.api.services import ApiServices
 from rookery.domain.access import rights
 from rookery.domain.access.rights import Action, Resource, Role, UserActor, Verdict
 from rookery.store.people.accesses import AccessNotice, AccessPage
@@ -96,7 +96,7 @@ class SeenBody(Body):
     through: Annotated[int, Field(ge=1, le=MAX_ID)]
 
 
-def router(parts: ApiParts) -> APIRouter:
+def router(parts: ApiServices) -> APIRouter:
     routes = Routes("users")
 
     @routes.get("/users/me", "users.me", returns=Me)

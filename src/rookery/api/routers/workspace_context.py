@@ -12,7 +12,7 @@ from starlette.responses import Response
 from rookery.api import headers
 from rookery.api.request_context import Caller, CallerDep
 from rookery.api.routes import Items, Routes, answer
-from rookery.api.services import ApiParts
+from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Action
 from rookery.domain.chat.messages import ChatId
 from rookery.store.authorized.workspace_context import ChatContext
@@ -59,7 +59,7 @@ class DiffView(msgspec.Struct, frozen=True, kw_only=True):
     diff: str | None
 
 
-def router(parts: ApiParts) -> APIRouter:
+def router(parts: ApiServices) -> APIRouter:
     routes = Routes("workspaces")
 
     @routes.get(

@@ -18,7 +18,7 @@ from rookery.api.errors import NO_STORE, ApiError
 from rookery.api.request_context import CallerDep
 from rookery.api.routers.files import SANDBOX
 from rookery.api.routes import Routes, answer
-from rookery.api.services import ApiParts
+from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Action
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.content import uploads
@@ -59,7 +59,7 @@ class WorkspaceFileView(msgspec.Struct, frozen=True, kw_only=True):
     truncated: bool
 
 
-def router(parts: ApiParts) -> APIRouter:
+def router(parts: ApiServices) -> APIRouter:
     routes = Routes("workspaces")
 
     @routes.get("/chats/{chat}/folder", "chats.folder", returns=FolderView, errors=(404, 409))

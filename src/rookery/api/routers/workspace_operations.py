@@ -12,7 +12,7 @@ from starlette.responses import Response, StreamingResponse
 
 from rookery.api.request_context import Caller, CallerDep
 from rookery.api.routes import Routes, answer
-from rookery.api.services import ApiParts
+from rookery.api.services import ApiServices
 from rookery.store.workspaces.operations import Operation
 from rookery.stream.access_monitor import Grant, Right
 
@@ -44,7 +44,7 @@ def operation_view(operation: Operation | None) -> OperationView | None:
     return None if operation is None else _view(operation)
 
 
-def router(parts: ApiParts) -> APIRouter:
+def router(parts: ApiServices) -> APIRouter:
     routes = Routes("workspaces")
 
     @routes.get("/operations/{operation}", "operations.get", returns=OperationView, errors=(404,))
@@ -68,7 +68,7 @@ def router(parts: ApiParts) -> APIRouter:
     return routes.router
 
 
-async def _follow(caller: Caller, parts: ApiParts, operation_id: UUID) -> AsyncIterator[bytes]:
+async def _follow(caller: Caller, parts: ApiServices, operation_id: UUID) -> AsyncIterator[bytes]:
     """Each piece of the log once. Rights are asked for again with every look, and whether the login is still one."""
     store, service = caller.own_store.workspaces, parts.workspaces.service
     login = Grant(user_id=caller.user.id, credential=str(caller.credential_id))

@@ -22,7 +22,7 @@ from rookery.api.request_bodies import Body, rule
 from rookery.api.request_context import Caller, CallerDep
 from rookery.api.routers.workspace_operations import OperationView, operation_view
 from rookery.api.routes import Page, Routes, answer
-from rookery.api.services import ApiParts
+from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Action, Resource, Scope, has_scope
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import check_storable
@@ -105,7 +105,7 @@ class StartWorkspaceBody(Body):
     parameters: Annotated[dict[str, Any], Field(max_length=100)] = Field(default_factory=dict)
 
 
-def router(parts: ApiParts) -> APIRouter:
+def router(parts: ApiServices) -> APIRouter:
     routes = Routes("workspaces")
 
     @routes.get("/workspaces", "workspaces.list", returns=Page[WorkspaceView], errors=(404,))

@@ -73,7 +73,7 @@ class Done:
         return self.stderr.splitlines()
 
 
-class Desk:
+class RunRig:
     """Runs prompts against the test's database. The scripts of its model are given with each of them."""
 
     def __init__(self, database: Database, config: settings.Settings) -> None:
@@ -133,8 +133,8 @@ def steps_of(script: Script, call: Call) -> Sequence[Step]:
 
 
 @asynccontextmanager
-async def open_desk(database_url: str, home: Path) -> AsyncIterator[Desk]:
+async def open_desk(database_url: str, home: Path) -> AsyncIterator[RunRig]:
     flags = {"data_dir": str(home / "data"), "database_url": database_url}
     config = settings.load(flags, {"HOME": str(home)}).settings
     async with await Database.connect(installation.database_config(config, database_url)) as database:
-        yield Desk(database, config)
+        yield RunRig(database, config)

@@ -30,7 +30,7 @@ from rookery.testing.fake_completions import FakeCompletions
 from rookery.testing.fake_responses import FakeResponses
 from rookery.testing.fake_server import RecordedRequest
 from tests.cli.serve.server_process import SCRIPT, environment, rookery, serving
-from tests.store.models.rows import Nest, open_nest
+from tests.store.models.rows import ModelRows, open_nest
 from tests.wire.prompts import user
 
 GUIDE = (Path(__file__).parents[4] / "docs" / "guide" / "models.md").read_text()
@@ -95,12 +95,12 @@ def test_tables_of_the_guide_are_complete() -> None:
 
 
 @pytest.fixture
-async def nest(database_url: str) -> AsyncIterator[Nest]:
+async def nest(database_url: str) -> AsyncIterator[ModelRows]:
     async with open_nest(database_url) as opened:
         yield opened
 
 
-async def admin(nest: Nest, home: Path, command: str, *, stdin: str = "") -> None:
+async def admin(nest: ModelRows, home: Path, command: str, *, stdin: str = "") -> None:
     env = environment(home, ROOKERY_SECRET_KEYS=RING, ROOKERY_DATABASE_URL=nest.url)
     done = await asyncio.to_thread(
         subprocess.run,
@@ -115,7 +115,7 @@ async def admin(nest: Nest, home: Path, command: str, *, stdin: str = "") -> Non
     assert done.returncode == 0, done.stderr
 
 
-async def answer_of_default(nest: Nest) -> tuple[str, str]:
+async def answer_of_default(nest: ModelRows) -> tuple[str, str]:
     """What the default model says to a user, and whose key it was asked with."""
     owner_id = await nest.user()
     async with asyncpg.create_pool(nest.url, min_size=1, max_size=2) as pool:
@@ -184,7 +184,7 @@ SERVERS: Mapping[str, Callable[[], Fake]] = {
     ],
 )
 async def test_provider_added_by_hand_answers_with_its_key(
-    nest: Nest, tmp_path: Path, type_: str, model: str, path: str, auth_header: str
+    nest: ModelRows, tmp_path: Path, type_: str, model: str, path: str, auth_header: str
 ) -> None:
     fake = SERVERS[path]()
     async with fake.listening() as base_url:
@@ -197,7 +197,7 @@ async def test_provider_added_by_hand_answers_with_its_key(
     assert (asked.path, asked.auth_header, asked.body["model"]) == (path, auth_header, model)
 
 
-async def test_local_server_without_a_key_answers(nest: Nest, tmp_path: Path) -> None:
+async def test_local_server_without_a_key_answers(nest: ModelRows, tmp_path: Path) -> None:
     async with completions_server(api_key=None).listening() as base_url:
         await admin(nest, tmp_path, f"provider add openai_compat ollama --base-url {base_url}/v1")
         await admin(nest, tmp_path, "model add ollama qwen3:8b --context-limit 32768")
@@ -205,7 +205,7 @@ async def test_local_server_without_a_key_answers(nest: Nest, tmp_path: Path) ->
         assert await answer_of_default(nest) == ("Krah.", "ambient")
 
 
-async def test_offline_model_answers(nest: Nest, tmp_path: Path) -> None:
+async def test_offline_model_answers(nest: ModelRows, tmp_path: Path) -> None:
     await admin(nest, tmp_path, "provider add scripted offline")
     await admin(nest, tmp_path, "model add offline guide --context-limit 100000")
 

@@ -31,7 +31,7 @@ from rookery.store.db.pubsub import Bus, Notifier
 from rookery.store.machine import ChatSpec, Machine
 from rookery.store.people import operator
 from tests import scripted_tools
-from tests.cli.admin.run.run_rig import HELLO, Desk, Stream, open_desk
+from tests.cli.admin.run.run_rig import HELLO, RunRig, Stream, open_desk
 from tests.eventually import until
 from tests.worker.worker_rig import in_turn
 
@@ -39,7 +39,7 @@ FOREVER = 3600.0
 
 
 @pytest.fixture
-async def desk(database_url: str, tmp_path: Path) -> AsyncIterator[Desk]:
+async def rig(database_url: str, tmp_path: Path) -> AsyncIterator[RunRig]:
     async with open_desk(database_url, tmp_path) as opened:
         yield opened
 
@@ -47,18 +47,18 @@ async def desk(database_url: str, tmp_path: Path) -> AsyncIterator[Desk]:
 # The answer
 
 
-async def test_answer_is_all_there_is_on_stdout(desk: Desk) -> None:
-    await desk.model()
+async def test_answer_is_all_there_is_on_stdout(rig: RunRig) -> None:
+    await rig.model()
 
-    done = await desk.run("hello")
+    done = await rig.run("hello")
 
     assert (done.code, done.stdout) == (Exit.OK, "Good morning.\n")
     assert re.search(r"\d+ tokens in, \d+ out, \d+\.\d s, chat [0-9a-f-]{36}$", done.notes[-1])
 
 
-async def test_first_words_are_shown_while_the_model_goes_on(desk: Desk) -> None:
+async def test_first_words_are_shown_while_the_model_goes_on(rig: RunRig) -> None:
     """The model never ends by itself: the words can only have come live."""
-    await desk.model()
+    await rig.model()
     interrupts = Interrupts()
 
     def seen(text: str) -> None:
@@ -66,25 +66,25 @@ async def test_first_words_are_shown_while_the_model_goes_on(desk: Desk) -> None
             interrupts.follower.stop(Stop.SIGNAL)
 
     async with asyncio.timeout(30):
-        done = await desk.run(
+        done = await rig.run(
             script=(Say("Good morning."), Wait(FOREVER)), interrupts=interrupts, stdout=Stream(on_write=seen)
         )
 
     assert (done.code, done.stdout) == (Exit.INTERRUPTED, "Good morning.\n")
     assert "rookery: Interrupted. What was said so far is saved." in done.notes
-    assert await desk.sql("SELECT status FROM chats") == "waiting"
-    assert await desk.sql("SELECT count(*) FROM chat_messages WHERE role = 'assistant'") == 1
+    assert await rig.sql("SELECT status FROM chats") == "waiting"
+    assert await rig.sql("SELECT count(*) FROM chat_messages WHERE role = 'assistant'") == 1
 
 
-async def test_tools_and_thoughts_are_told_beside_the_answer(desk: Desk) -> None:
-    await desk.model()
+async def test_tools_and_thoughts_are_told_beside_the_answer(rig: RunRig) -> None:
+    await rig.model()
     script = in_turn(
         (Think("Let me see."), Say("I will look."), CallTool("look", {"where": "here"}), CallTool("bad")),
         (Say("Nothing there."),),
     )
     bad = scripted_tools.giving(ToolOutput({"error": "It is\nbroken."}, is_error=True), "bad")
 
-    done = await desk.run(script=script, tools=[scripted_tools.echo("look"), bad])
+    done = await rig.run(script=script, tools=[scripted_tools.echo("look"), bad])
 
     assert done.stdout == "I will look.\n\nNothing there.\n"
     assert done.notes[3] == "Let me see."
@@ -95,32 +95,32 @@ async def test_tools_and_thoughts_are_told_beside_the_answer(desk: Desk) -> None
     ]
 
 
-async def test_on_one_terminal_the_lines_of_both_streams_stay_whole(desk: Desk) -> None:
-    await desk.model()
+async def test_on_one_terminal_the_lines_of_both_streams_stay_whole(rig: RunRig) -> None:
+    await rig.model()
     screen: list[str] = []
     script = in_turn((Say("I will look."), CallTool("look")), (Say("Nothing\x1b[2J there."),))
     stdout, stderr = Stream(screen=screen), Stream(screen=screen)
 
-    await desk.run(script=script, tools=[scripted_tools.echo("look")], stdout=stdout, stderr=stderr)
+    await rig.run(script=script, tools=[scripted_tools.echo("look")], stdout=stdout, stderr=stderr)
 
     shown = re.sub(r"\r\x1b\[2K(asking the model\r\x1b\[2K)?", "", "".join(screen))
     lines = re.sub(r"\d+\.\d s", "N s", shown).split("\n")[3:-2]
     assert lines == ["I will look.", "look", "look done in N s", "Nothing\\u001b[2J there."]
 
 
-async def test_quiet_shows_the_answer_and_nothing_else(desk: Desk) -> None:
-    await desk.model()
+async def test_quiet_shows_the_answer_and_nothing_else(rig: RunRig) -> None:
+    await rig.model()
 
-    done = await desk.run(script=(Think("Hm."), *HELLO), quiet=True)
+    done = await rig.run(script=(Think("Hm."), *HELLO), quiet=True)
 
     assert (done.stdout, done.stderr) == ("Good morning.\n", "")
 
 
-async def test_cost_is_told_where_there_are_prices(desk: Desk) -> None:
-    await desk.model(price_input=Decimal(3), price_output=Decimal(15))
+async def test_cost_is_told_where_there_are_prices(rig: RunRig) -> None:
+    await rig.model(price_input=Decimal(3), price_output=Decimal(15))
     usage = Usage(input=2000, output=100, total=2100, context_tokens=2000)
 
-    done = await desk.run(script=(Count(usage), *HELLO))
+    done = await rig.run(script=(Count(usage), *HELLO))
 
     assert done.notes[-1].startswith("2000 tokens in, 100 out, $0.0075, ")
 
@@ -128,23 +128,23 @@ async def test_cost_is_told_where_there_are_prices(desk: Desk) -> None:
 # Failures
 
 
-async def test_turn_that_fails_ends_with_its_reason_and_exit_1(desk: Desk) -> None:
-    await desk.model()
+async def test_turn_that_fails_ends_with_its_reason_and_exit_1(rig: RunRig) -> None:
+    await rig.model()
     script = (Say("Well"), Fail(ErrorKind.AUTH, "The key was refused.", retryable=False))
 
-    done = await desk.run(script=script)
+    done = await rig.run(script=script)
 
     assert done.code == Exit.FAILED
     assert done.stdout == "Well\n"
     assert any(note.startswith("rookery: ") and "key" in note for note in done.notes)
-    assert await desk.sql("SELECT status FROM chats") == "error"
+    assert await rig.sql("SELECT status FROM chats") == "error"
 
 
-async def test_attempt_that_is_cut_off_is_told_and_said_again(desk: Desk) -> None:
-    await desk.model()
+async def test_attempt_that_is_cut_off_is_told_and_said_again(rig: RunRig) -> None:
+    await rig.model()
     script = in_turn((Say("Good morn"), Truncate()), (Say("Good morning."),))
 
-    done = await desk.run(script=script)
+    done = await rig.run(script=script)
 
     assert (done.code, done.stdout) == (Exit.OK, "Good morn\n\nGood morning.\n")
     failed, cut = [note for note in done.notes if "Attempt" in note or "starts again" in note]
@@ -152,32 +152,32 @@ async def test_attempt_that_is_cut_off_is_told_and_said_again(desk: Desk) -> Non
     assert cut == "The answer was cut off; it starts again."
 
 
-async def test_timeout_stops_the_chat_and_keeps_what_was_said(desk: Desk) -> None:
-    await desk.model()
+async def test_timeout_stops_the_chat_and_keeps_what_was_said(rig: RunRig) -> None:
+    await rig.model()
 
-    done = await desk.run(script=(Say("Good morning."), Wait(FOREVER)), timeout=timedelta(seconds=0.5))
+    done = await rig.run(script=(Say("Good morning."), Wait(FOREVER)), timeout=timedelta(seconds=0.5))
 
     assert (done.code, done.stdout) == (Exit.FAILED, "Good morning.\n")
     assert "rookery: Stopped after 0.5 s (--timeout). What was said so far is saved." in done.notes
-    assert await desk.sql("SELECT status FROM chats") == "waiting"
-    assert await desk.sql("SELECT content->0->>'text' FROM chat_messages ORDER BY id DESC LIMIT 1") == "Good morning."
+    assert await rig.sql("SELECT status FROM chats") == "waiting"
+    assert await rig.sql("SELECT content->0->>'text' FROM chat_messages ORDER BY id DESC LIMIT 1") == "Good morning."
 
 
-async def test_chat_is_stopped_when_nobody_reads_the_answer(desk: Desk) -> None:
-    await desk.model()
+async def test_chat_is_stopped_when_nobody_reads_the_answer(rig: RunRig) -> None:
+    await rig.model()
 
     def break_pipe(_: str) -> None:
         raise BrokenPipeError
 
     with pytest.raises(OutputClosed):
-        await desk.run(script=(Say("Good morning."), Wait(FOREVER)), stdout=Stream(on_write=break_pipe))
+        await rig.run(script=(Say("Good morning."), Wait(FOREVER)), stdout=Stream(on_write=break_pipe))
 
-    assert await desk.sql("SELECT status FROM chats") == "waiting"
+    assert await rig.sql("SELECT status FROM chats") == "waiting"
 
 
-async def test_call_that_somebody_has_to_approve_is_told_and_can_be_stopped(desk: Desk) -> None:
-    await desk.model()
-    await desk.sql(
+async def test_call_that_somebody_has_to_approve_is_told_and_can_be_stopped(rig: RunRig) -> None:
+    await rig.model()
+    await rig.sql(
         "INSERT INTO settings (key, value) VALUES ('approvals', $1::jsonb)",
         json.dumps({"rules": [{"tool": "look", "action": "ask"}]}),
     )
@@ -188,22 +188,22 @@ async def test_call_that_somebody_has_to_approve_is_told_and_can_be_stopped(desk
             interrupts.follower.stop(Stop.SIGNAL)
 
     async with asyncio.timeout(30):
-        done = await desk.run(
+        done = await rig.run(
             script=(CallTool("look"),), tools=[look], interrupts=interrupts, stderr=Stream(on_write=seen)
         )
 
     assert done.code == Exit.INTERRUPTED
-    assert await desk.sql("SELECT status FROM chats") == "waiting"
+    assert await rig.sql("SELECT status FROM chats") == "waiting"
     assert look.runs == []
 
 
-async def test_chat_that_is_deleted_meanwhile_is_an_error(desk: Desk) -> None:
-    await desk.model()
+async def test_chat_that_is_deleted_meanwhile_is_an_error(rig: RunRig) -> None:
+    await rig.model()
     tool = scripted_tools.hanging("hang")
-    running = asyncio.create_task(desk.run(script=(CallTool("hang"),), tools=[tool]))
+    running = asyncio.create_task(rig.run(script=(CallTool("hang"),), tools=[tool]))
     await tool.started.wait()
 
-    await desk.sql("DELETE FROM chats")
+    await rig.sql("DELETE FROM chats")
 
     with pytest.raises(ChatNotFound):
         await running
@@ -212,14 +212,14 @@ async def test_chat_that_is_deleted_meanwhile_is_an_error(desk: Desk) -> None:
 # JSON
 
 
-async def test_document_holds_the_turn(desk: Desk) -> None:
-    config = await desk.model(display_name="The Test")
+async def test_document_holds_the_turn(rig: RunRig) -> None:
+    config = await rig.model(display_name="The Test")
     script = in_turn((CallTool("look", {"where": "here"}),), HELLO)
 
-    done = await desk.run("hello", script=script, tools=[scripted_tools.echo("look")], json=True)
+    done = await rig.run("hello", script=script, tools=[scripted_tools.echo("look")], json=True)
 
     document = json.loads(done.stdout)
-    row = await desk.database.api.fetchrow("SELECT id, owner_id FROM chats")
+    row = await rig.database.api.fetchrow("SELECT id, owner_id FROM chats")
     assert row is not None
     assert document["chat_id"] == str(row["id"])
     assert document["model"] == {
@@ -242,10 +242,10 @@ async def test_document_holds_the_turn(desk: Desk) -> None:
     assert document["messages"][-1]["content"] == [{"type": "text", "text": "Good morning."}]
 
 
-async def test_document_of_a_failed_turn_names_the_error(desk: Desk) -> None:
-    await desk.model()
+async def test_document_of_a_failed_turn_names_the_error(rig: RunRig) -> None:
+    await rig.model()
 
-    done = await desk.run(script=(Fail(ErrorKind.AUTH, "The key was refused.", retryable=False),), json=True)
+    done = await rig.run(script=(Fail(ErrorKind.AUTH, "The key was refused.", retryable=False),), json=True)
 
     document = json.loads(done.stdout)
     assert done.code == Exit.FAILED
@@ -257,85 +257,85 @@ async def test_document_of_a_failed_turn_names_the_error(desk: Desk) -> None:
 # Whose chat, and which
 
 
-async def test_chat_belongs_to_the_operator_and_has_its_instructions(desk: Desk) -> None:
-    await desk.model()
+async def test_chat_belongs_to_the_operator_and_has_its_instructions(rig: RunRig) -> None:
+    await rig.model()
 
-    await desk.run("say hello to the world of birds today", system="Speak like a rook.")
-    await desk.run("again")
+    await rig.run("say hello to the world of birds today", system="Speak like a rook.")
+    await rig.run("again")
 
-    assert await desk.sql("SELECT count(*) FROM users WHERE username = $1", operator.USERNAME) == 1
+    assert await rig.sql("SELECT count(*) FROM users WHERE username = $1", operator.USERNAME) == 1
     first = "SELECT {} FROM chats c JOIN users u ON u.id = c.owner_id ORDER BY c.created_at LIMIT 1"
-    assert await desk.sql(first.format("u.username || ' ' || c.client_type")) == "operator cli"
-    assert await desk.sql(first.format("title")) == "say hello to the world of…"
+    assert await rig.sql(first.format("u.username || ' ' || c.client_type")) == "operator cli"
+    assert await rig.sql(first.format("title")) == "say hello to the world of…"
     told = "SELECT count(*) FROM chat_messages WHERE role = 'system' AND visibility = 'model' AND content::text ~ $1"
-    assert await desk.sql(told, "Speak like a rook") == 1
+    assert await rig.sql(told, "Speak like a rook") == 1
 
 
-async def test_chat_goes_on_with_the_next_prompt(desk: Desk) -> None:
-    await desk.model()
-    first = json.loads((await desk.run("first", json=True)).stdout)
+async def test_chat_goes_on_with_the_next_prompt(rig: RunRig) -> None:
+    await rig.model()
+    first = json.loads((await rig.run("first", json=True)).stdout)
     chat_id = ChatId(first["chat_id"])
 
-    done = await desk.run("second", script=(Say("Good evening."),), chat_id=chat_id, json=True)
+    done = await rig.run("second", script=(Say("Good evening."),), chat_id=chat_id, json=True)
 
     document = json.loads(done.stdout)
     assert document["chat_id"] == str(chat_id)
     assert [message["content"][0]["text"] for message in document["messages"]] == ["second", "Good evening."]
     assert document["usage"]["requests"] == 1
-    assert await desk.sql("SELECT count(*) FROM chats") == 1
+    assert await rig.sql("SELECT count(*) FROM chats") == 1
 
 
-async def test_chat_that_is_busy_is_refused(desk: Desk) -> None:
-    await desk.model()
+async def test_chat_that_is_busy_is_refused(rig: RunRig) -> None:
+    await rig.model()
     tool = scripted_tools.hanging("hang")
     interrupts = Interrupts()
-    running = asyncio.create_task(desk.run(script=(CallTool("hang"),), tools=[tool], interrupts=interrupts))
+    running = asyncio.create_task(rig.run(script=(CallTool("hang"),), tools=[tool], interrupts=interrupts))
     await tool.started.wait()
-    chat_id = await desk.sql("SELECT id FROM chats")
+    chat_id = await rig.sql("SELECT id FROM chats")
 
     with pytest.raises(Refused, match="is running"):
-        await desk.run("more", chat_id=chat_id)
+        await rig.run("more", chat_id=chat_id)
 
     assert interrupts.follower is not None
     interrupts.follower.stop(Stop.SIGNAL)
     assert (await running).code == Exit.INTERRUPTED
-    assert await desk.sql("SELECT count(*) FROM chat_messages WHERE role = 'user'") == 1
+    assert await rig.sql("SELECT count(*) FROM chat_messages WHERE role = 'user'") == 1
 
 
-async def test_unknown_chat_is_refused(desk: Desk) -> None:
-    await desk.model()
+async def test_unknown_chat_is_refused(rig: RunRig) -> None:
+    await rig.model()
 
     with pytest.raises(Refused, match="There is no chat"):
-        await desk.run(chat_id=ChatId(uuid4()))
+        await rig.run(chat_id=ChatId(uuid4()))
 
 
 # Beside others
 
 
-async def test_chats_of_others_are_left_alone(desk: Desk) -> None:
-    config = await desk.model()
-    async with desk.database.api.acquire() as conn:
+async def test_chats_of_others_are_left_alone(rig: RunRig) -> None:
+    config = await rig.model()
+    async with rig.database.api.acquire() as conn:
         owner_id = await operator.ensure_operator(conn)
     message = NewMessage(role=Role.USER, content=(Text("mine"),), created_by=owner_id)
     spec = ChatSpec(owner_id=owner_id, title="Mine", model_config_id=config.id, messages=(message,))
-    waiting = Machine(desk.database.api, Notifier(desk.database.api, Bus()))
+    waiting = Machine(rig.database.api, Notifier(rig.database.api, Bus()))
     other = (await waiting.bundle(lambda bundle: machine.create_chat(bundle, spec))).chat.id
 
-    done = await desk.run()
+    done = await rig.run()
 
     assert done.code == Exit.OK
-    assert await desk.sql("SELECT status || (worker_id IS NULL)::text FROM chats WHERE id = $1", other) == "runningtrue"
+    assert await rig.sql("SELECT status || (worker_id IS NULL)::text FROM chats WHERE id = $1", other) == "runningtrue"
 
 
-async def test_chat_that_another_process_has_taken_is_still_shown(desk: Desk) -> None:
+async def test_chat_that_another_process_has_taken_is_still_shown(rig: RunRig) -> None:
     """The lease is lost to a server, which goes on with the same chat: its messages are shown once committed."""
-    await desk.model("guide")
+    await rig.model("guide")
     tool = scripted_tools.hanging("execute")
-    running = asyncio.create_task(desk.run("run `ls`", tools=[tool]))
+    running = asyncio.create_task(rig.run("run `ls`", tools=[tool]))
     await tool.started.wait()
-    chat_id = await desk.sql("SELECT id FROM chats")
+    chat_id = await rig.sql("SELECT id FROM chats")
 
-    async with replica.running_replica(desk.settings, desk.database, Choices(takes_chats=False)) as server:
+    async with replica.running_replica(rig.settings, rig.database, Choices(takes_chats=False)) as server:
         runner_id = uuid4()
         await server.machine.chat(chat_id).update(
             lambda tx: machine.acquire(tx, worker_id=server.id, runner_id=runner_id)
@@ -348,8 +348,8 @@ async def test_chat_that_another_process_has_taken_is_still_shown(desk: Desk) ->
     assert "execute failed" in done.stderr
 
 
-async def test_chat_that_nobody_drives_any_more_is_taken_again(desk: Desk) -> None:
-    await desk.model()
+async def test_chat_that_nobody_drives_any_more_is_taken_again(rig: RunRig) -> None:
+    await rig.model()
     hold = asyncio.Event()
     runs = 0
 
@@ -361,13 +361,13 @@ async def test_chat_that_nobody_drives_any_more_is_taken_again(desk: Desk) -> No
         return ToolOutput("done")
 
     tool = scripted_tools.ScriptedTool("hold", behave)
-    running = asyncio.create_task(desk.run(script=in_turn((CallTool("hold"),), HELLO), tools=[tool]))
+    running = asyncio.create_task(rig.run(script=in_turn((CallTool("hold"),), HELLO), tools=[tool]))
     await tool.started.wait()
-    chat_id = await desk.sql("SELECT id FROM chats")
-    worker_id, runner_id = await desk.database.api.fetchrow("SELECT worker_id, runner_id FROM chats")  # type: ignore[misc]
+    chat_id = await rig.sql("SELECT id FROM chats")
+    worker_id, runner_id = await rig.database.api.fetchrow("SELECT worker_id, runner_id FROM chats")  # type: ignore[misc]
 
-    notifier = Notifier(desk.database.api, Bus())
-    taker = Machine(desk.database.api, notifier)
+    notifier = Notifier(rig.database.api, Bus())
+    taker = Machine(rig.database.api, notifier)
     await machine.try_abandon(taker, chat_id, worker_id=worker_id, runner_id=runner_id)
     await notifier.close()
 
