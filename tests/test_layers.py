@@ -23,11 +23,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("__main__",),
     ("cli",),
     ("app",),
-    ("relaying", "equipping", "health", "installation", "worker_figures"),
-    ("driving",),
-    ("settings", "setting_reference"),
-    ("setting_keys",),
-    ("setting_values",),
+    ("settings",),
     ("metrics",),
     ("api",),
     ("stream",),
@@ -48,10 +44,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("domain",),
     ("client",),
     ("testing",),
-    ("telemetry", "lag", "http_stats", "cache", "replica_slots"),
-    ("log",),
-    ("redaction",),
-    ("runtime", "clock", "garbage", "guard", "histogram", "waits", "pieces"),
+    ("telemetry",),
+    ("runtime",),
 )
 DEPTH = {name: depth for depth, names in enumerate(LAYERS) for name in names}
 
@@ -93,9 +87,7 @@ def impure_imports(source: str) -> list[str]:
     return [
         name
         for name, root in roots.items()
-        if not (
-            root in PURE or root in ("msgspec", "__future__") or name.startswith(("rookery.domain", "rookery.chat"))
-        )
+        if not (root in PURE or root in ("msgspec", "__future__") or name.startswith("rookery.domain"))
     ]
 
 

@@ -135,7 +135,7 @@ def test_price_table_is_loaded_only_when_asked_and_without_the_network() -> None
     script = """
 import socket, sys
 from datetime import date
-from rookery.llm import cost
+from rookery.models import cost
 assert "genai_prices" not in sys.modules
 def refuse(*_args, **_kwargs): raise AssertionError("network")
 socket.socket.connect = socket.getaddrinfo = refuse

@@ -540,7 +540,7 @@ def test_stderr_that_does_not_block_gets_every_line() -> None:
 
 def test_process_ends_cleanly_while_nobody_reads_its_stderr() -> None:
     program = (
-        "import sys\nfrom rookery import log\n"
+        "import sys\nfrom rookery.telemetry import log\n"
         "handle = log.configure('info', 'json', replica='', stream=sys.stderr)\n"
         "for n in range(5_000): log.get_logger('x').info('line', number=n)\n"
         "handle.close(timeout=0.01)\n"

@@ -492,7 +492,8 @@ async def test_a_transaction_pooler_is_refused_before_anything_is_created(
 
 RACER = """
 import asyncio, pathlib, sys
-from rookery.store import machine, migrate
+from rookery.store import machine
+from rookery.store.db import migrate
 from rookery.store.db.pool import DatabaseConfig
 url, folder = sys.argv[1:]
 print("ready", flush=True)

@@ -90,9 +90,7 @@ def test_every_source_says_that_annotations_are_not_evaluated() -> None:
 
 def test_bytes_depend_on_the_source_alone(tmp_path: Path) -> None:
     first = agent_bundle.build(tmp_path / "a")
-    code = (
-        "import sys; from pathlib import Path; from rookery.workspaces import bundle; bundle.build(Path(sys.argv[1]))"
-    )
+    code = "import sys, pathlib, rookery.workspaces.agent_bundle as made; made.build(pathlib.Path(sys.argv[1]))"
     environment = {**os.environ, "TZ": "Asia/Tokyo", "PYTHONHASHSEED": "7"}
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "b")], env=environment, check=True)
 

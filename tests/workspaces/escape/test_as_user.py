@@ -20,17 +20,17 @@ USER = 41234
 # A user whom ssh and sshd know by name, in a view of the machine of its own.
 BECOME = """
 import ctypes, os, sys
-from rookery.workspaces.drivers.launcher import reach
+from rookery.workspaces.drivers.launcher import source_access
 user, root, home = int(sys.argv[1]), sys.argv[2], os.environ["HOME"]
 libc = ctypes.CDLL(None, use_errno=True)
-reach._call(libc.unshare, reach.CLONE_NEWNS)
-reach._mount(libc, None, "/", None, reach.MS_REC | reach.MS_PRIVATE, None)
+source_access._call(libc.unshare, source_access.CLONE_NEWNS)
+source_access._mount(libc, None, "/", None, source_access.MS_REC | source_access.MS_PRIVATE, None)
 for name, line in (("passwd", f"tester:x:{user}:{user}::{home}:/bin/sh"), ("group", f"tester:x:{user}:")):
     with open(f"/etc/{name}") as known, open(f"{home}/{name}", "w") as made:
         made.write(known.read() + line + chr(10))
     os.chmod(f"{home}/{name}", 0o644)
-    reach._mount(libc, f"{home}/{name}", f"/etc/{name}", None, reach.MS_BIND, None)
-reach.make_reachable([root, sys.prefix, sys.base_prefix], user)
+    source_access._mount(libc, f"{home}/{name}", f"/etc/{name}", None, source_access.MS_BIND, None)
+source_access.make_reachable([root, sys.prefix, sys.base_prefix], user)
 os.setgroups([])
 os.setresgid(user, user, user)
 os.setresuid(user, user, user)
