@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -53,6 +54,26 @@ def test_every_package_and_module_at_the_top_is_on_the_map() -> None:
     modules = {each.stem for each in source.glob("*.py") if not each.stem.startswith("__")}
     assert {name for name in packages if not re.search(rf"^  {name} ", tree, re.MULTILINE)} == set()
     assert {name for name in modules if not re.search(rf"\b{name}\b", tree)} == set()
+
+
+def test_paths_in_the_architecture_page_name_files_and_functions_that_exist() -> None:
+    source = Path(rookery.__file__).parent
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    hops = re.findall(r"^\| \d+ \| `(\S+\.py)` \| `([\w.]+)` \|", text, re.MULTILINE)
+
+    assert len(hops) > 30
+    assert [hop for hop in hops if not defines(source / hop[0], hop[1])] == []
+    named = set(re.findall(r"`([\w/]+/\w+\.(?:py|ts))`", text))
+    assert {path for path in named if not any((base / path).exists() for base in (source, ROOT))} == set()
+
+
+def defines(path: Path, name: str) -> bool:
+    """Whether a module defines a function at its top level, in a class ("Class.method") or inside another function."""
+    owner, _, function = name.rpartition(".")
+    tree = ast.parse(path.read_text()) if path.exists() else ast.Module([], [])
+    owners = [node for node in ast.walk(tree) if not owner or (isinstance(node, ast.ClassDef) and node.name == owner)]
+    children = [node for each in owners for node in ast.iter_child_nodes(each)]
+    return any(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == function for node in children)
 
 
 def test_readme_shows_both_commands() -> None:
