@@ -31,7 +31,7 @@ from rookery.worker.tasks import (
     TaskLoop,
     TaskRecord,
     Work,
-    normalised,
+    normalized,
 )
 from tests.eventually import until
 from tests.store.machine.lossy_proxy import Fault, Proxy
@@ -263,7 +263,7 @@ async def test_refusals_and_bugs_stay_what_they_are(bench: Bench, error: Excepti
 
     assert raised.value is error
     assert error.__cause__ is None  # following the causes comes to an end
-    assert normalised(error) is error
+    assert normalized(error) is error
 
 
 # Trying again.
@@ -390,7 +390,7 @@ async def test_work_that_hangs_is_stopped_and_tried_again(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    "surfaces_as", [TaskExit("I was told to leave."), ConnectionResetError("cancelled"), DatabaseUnavailable("57014")]
+    "surfaces_as", [TaskExit("I was cancelled."), ConnectionResetError("cancelled"), DatabaseUnavailable("57014")]
 )
 async def test_watchdog_is_a_reason_to_try_again_however_it_surfaces(bench: Bench, surfaces_as: Exception) -> None:
     async def work(_: TaskHandle) -> None:

@@ -1,5 +1,5 @@
-"""Finds runnable chats and drives them: acquisition, runners, generation steps, and the buffer of their live parts.
+"""The worker: finds runnable chats and drives them through acquisition, runners, tasks and generation steps.
 
-Every commit goes through `store.machine` under a fence, so that stale work can never land. Start with `parts.py` for
-what clients see live.
+Every commit goes through `store.machine` under a fence, so stale work can never be committed. Start with `worker.py`,
+which wires the pieces together; the live parts that clients see are in `rookery.live`.
 """

@@ -1,4 +1,4 @@
-"""The abandon task: lets go of a chat that has nothing to do, or that another replica shall go on with."""
+"""The abandon task: lets go of a chat that has nothing to do, or that another replica is to continue."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from rookery.worker.tasks import TaskHandle
 
 
 class AbandonWork:
-    """The runner ends when it hears that nobody owns its chat any more; the slot it held is then free.
+    """The abandon task. The runner ends when it learns that its chat has no owner; its slot is then free.
 
-    Where slots are limited, everybody is told: a chat of another replica may have waited for this one.
+    Where slots are limited, a hint is published: a chat of another replica may have waited for this slot.
     """
 
     def __init__(self, publisher: Publisher, limits: Callable[[], Awaitable[Limits]]) -> None:
@@ -32,7 +32,7 @@ class AbandonWork:
         try:
             await handle.update(abandon, transition=Transition.ABANDON)
         finally:
-            # The runner ends, and this task with it, as soon as the commit is heard of. Said once too often, the hint
-            # costs a look.
+            # The runner ends, and this task with it, as soon as it learns of the commit. A superfluous hint costs one
+            # query.
             if left is not None and (limits.running_roots or limits.running_subagents):
                 self._publisher.publish([OwnershipHint(chat_id=handle.input.chat_id, snapshot_version=left)])

@@ -1,4 +1,4 @@
-"""Finding chats that want to be driven, and taking them: one pass at a time, woken by hints, timers and free slots."""
+"""Acquisition of runnable chats: one pass at a time, triggered by hints, timers and free slots."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ log = get_logger("worker.acquire")
 
 
 class Acquirer:
-    """Passes never overlap, and a burst of reasons is one pass.
+    """Finds runnable chats and takes them. Passes never overlap; several triggers lead to one pass.
 
-    `may_acquire` says whether this process is in a state to take more; `limits` are those of the deployment.
+    `may_acquire` returns whether this process may take more; `limits` returns those of the deployment.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Acquirer:
         self._must_list = False
         self._has_peers = False
         self._is_put_off = False
-        self._is_short = False  # of slots, when it last looked
+        self._is_short = False  # whether slots were short in the last pass
 
     def wake(self) -> None:
         """Ask for a pass now: a slot is free, or a peer is gone."""
@@ -88,7 +88,7 @@ class Acquirer:
         self._wanted.set()
 
     async def run(self) -> NoReturn:
-        """A pass at the start, then one per interval, and one whenever somebody asks."""
+        """Run a pass at the start, one per interval, and one whenever it is asked for."""
         subscriptions: list[Subscription] = [
             self._bus.subscribe(OwnershipHint, self._hinted),
             self._bus.on_resync(self.wake),
@@ -102,10 +102,10 @@ class Acquirer:
                 must_list, self._must_list = self._must_list, False
                 self._wanted.clear()
                 if self._put_off():
-                    # Whatever wakes it next: those that were named now are not named again.
+                    # The next pass must list chats: the hints that named these are not repeated.
                     self._must_list = True
                     continue
-                # Where slots are short, those who wait are ranked: none of them may be overtaken by who comes last.
+                # Where slots are short, waiting chats are ranked: a new chat must not overtake them.
                 if not must_list and len(named) == 1 and not self._is_short:
                     await self._take_named(*named)
                     continue
@@ -117,15 +117,17 @@ class Acquirer:
                 subscription.close()
 
     def _put_off(self) -> bool:
-        """Whether the pass has to wait because this process is not fit for it. Then it looks again soon: what asked for
-        the pass may be a hint, and nobody repeats those."""
+        """Return whether the pass must wait because this process is not fit for it.
+
+        It then looks again soon: the trigger may have been a hint, and hints are not repeated.
+        """
         self._is_put_off = not self._may_take()
         return self._is_put_off
 
     async def _take_named(self, chat_id: ChatId) -> None:
-        """Take the one chat that was named, without listing others: they have hints of their own, and the timer.
+        """Take the one chat that was named, without listing others: they have their own hints, and the timer.
 
-        Where several are named they are ranked, so that nobody's burst comes before somebody else's first chat.
+        If several are named they are ranked, so that one owner's burst does not come before another owner's first chat.
         """
         has_room = len(self._manager) < self._config.max_runners
         if self._manager.drives(chat_id) or not has_room or not self._may_take():
@@ -142,11 +144,12 @@ class Acquirer:
             self._is_short = True
             await self._ask_for_slots(limits)
         if outcome == "lost":
-            # Somebody has it, or it is at rest: then its hint says that a slot is free, and another may wait for one.
+            # Another replica has it, or it is at rest. In the second case its hint means that a slot is free for
+            # another chat.
             await self.run_pass()
 
     async def run_pass(self) -> int:
-        """Take what may be taken, in order. Returns how many chats were won."""
+        """Take runnable chats in order of rank. Return the number of chats taken."""
         room = min(self._config.acquire_batch, self._config.max_runners - len(self._manager))
         if not self._may_take():
             return 0
@@ -161,13 +164,13 @@ class Acquirer:
             log.warning("acquire_failed", error=str(error) or type(error).__name__)
             return 0
         if room <= 0:
-            # Others may have room for what waits, and lack only slots that chats here hold.
+            # Other replicas may have room for waiting chats, and lack only slots that chats here hold.
             await self._ask_for_slots(limits)
             return 0
         return await self._take(candidates, limits, room)
 
     async def _take(self, candidates: list[Candidate], limits: Limits, room: int) -> int:
-        full: set[bool] = set()  # pools, as "is it the one of the roots"
+        full: set[bool] = set()  # full pools, True for the pool of root chats
         won = lost = 0
         for candidate in candidates:
             if won == room or self._put_off():
@@ -181,18 +184,18 @@ class Acquirer:
             if outcome == "full":
                 full.add(candidate.is_root)
             if won >= self._config.acquire_turn and self._named:
-                break  # somebody came meanwhile, who may have less than those on this list
+                break  # a chat came meanwhile that may rank before those on this list
         self._is_short = bool(full)
         if full or lost:
-            # What another replica is at may be refused there, for want of a slot that a chat here holds.
+            # Another replica may be refused a slot that a chat here holds.
             await self._ask_for_slots(limits)
         if won and (won == room or lost or self._named):
-            # There may be more than this list showed. Not after a pass that won nothing: it would repeat itself.
+            # There may be more chats than this list showed. Not after a pass that took nothing: it would repeat itself.
             self.wake()
         return won
 
     async def _ask_for_slots(self, limits: Limits) -> None:
-        """Somebody may wait for a slot. Owners who hold more than their share give way at the end of a step."""
+        """Ask owners who hold more than their share to give up slots at the end of a step, because others wait."""
         try:
             async with self._clock.deadline(self._config.database_seconds, "find-donors"), self._pool.acquire() as conn:
                 self._manager.ask_for_slots(await find_donors(conn, limits))
@@ -215,14 +218,14 @@ class Acquirer:
                 self._machine, chat_id, worker_id=self._worker_id, runner_id=runner_id, limits=limits
             ) or await try_acquire(self._machine, chat_id, worker_id=self._worker_id, runner_id=runner_id, admit=admit)
         except (asyncio.CancelledError, CommitOutcomeUnknown) as error:
-            # It may be ours by now, and nobody is going to drive it.
+            # This process may own the chat by now, and would not drive it.
             self._abandon(chat_id, runner_id)
             if isinstance(error, asyncio.CancelledError):
                 raise
             log.warning("acquire_failed", chat_id=chat_id, error=str(error))
             return "failed"
         except Exception as error:
-            # One chat that cannot be taken must not keep the others from it.
+            # One chat that cannot be taken must not keep the others from being taken.
             log.warning("acquire_failed", chat_id=chat_id, error=str(error) or type(error).__name__)
             return "failed"
         if chat is None:
@@ -243,7 +246,7 @@ class Acquirer:
         )
 
     def _may_take(self) -> bool:
-        """Not while this process cannot keep what it has."""
+        """Return whether this process may take chats: not while it is closed, fenced, or unable to keep what it has."""
         return not self._manager.is_closed and not self._manager.is_fenced and self._may_acquire()
 
     def _hinted(self, hint: OwnershipHint) -> None:
@@ -266,7 +269,10 @@ class Acquirer:
             await self._clock.sleep(min(delay, self._config.acquire_delay_max_seconds), "acquire-delay")
 
     async def _look_for_peers(self) -> None:
-        """Who is alone has nobody to be polite to. Asked now and then: a peer that is new can wait for it."""
+        """Read whether there are peers.
+
+        Without any, passes need no delay. A late answer about a new peer does no harm.
+        """
         try:
             async with self._clock.deadline(self._config.database_seconds, "has-peers"), self._pool.acquire() as conn:
                 self._has_peers = await has_peers(conn, self._worker_id)

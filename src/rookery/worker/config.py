@@ -1,4 +1,4 @@
-"""The numbers of the worker, in one place, so that tests and operators can change each."""
+"""The worker's numbers: intervals, limits and timeouts that tests and operators can change."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ import msgspec
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """All chosen (worker.md, "Numbers"). Times are seconds."""
+    """The configuration of a worker. All defaults were chosen, not measured. Times are in seconds."""
 
     acquire_interval_seconds: float = 5.0
     acquire_jitter: float = 0.2
-    # After a pass that was put off because the process was not fit for it.
+    # Delay after a pass that was put off because the process was not fit for it.
     acquire_again_seconds: float = 0.5
     acquire_batch: int = 10
-    # So many of a batch are taken before the list is made anew for who came meanwhile.
+    # Number of chats taken from a list before it is read again, so that chats that arrived meanwhile are ranked too.
     acquire_turn: int = 3
-    # Before a pass that a hint asked for, so that idle replicas win the race for a chat; none without other replicas.
+    # Delay before a pass that a hint asked for, so that idle replicas win the race for a chat. Not used without peers.
     acquire_delay_per_runner_seconds: float = 0.0005
     acquire_delay_max_seconds: float = 0.05
     max_runners: int = 256
     max_lag_seconds: float = 0.25
     max_pool_wait_seconds: float = 1.0
 
-    # Told with the row of this replica: others count by it.
+    # Stored in the row of this replica: other replicas judge its leases by it.
     lease_seconds: float = 30.0
     heartbeat_interval_seconds: float = 9.0
     self_fence_seconds: float = 24.0
-    # With peers: they may take a chat as soon as the database has given up a connection that went silent, which is
-    # before its lease ends.
+    # With peers: they may take a chat as soon as the database has dropped a silent connection, which is before the
+    # lease ends.
     self_fence_with_peers_seconds: float = 15.0
     beat_again_seconds: float = 1.0
     sweep_interval_seconds: float = 30.0
     sync_interval_seconds: float = 15.0
-    # Every access of the loops that keep leases: a hanging one must end before the lease does.
+    # Limit of every database access in the loops that keep leases: a hanging access must end before the lease does.
     database_seconds: float = 5.0
 
     task_backoff_seconds: float = 0.1
@@ -40,15 +40,15 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     task_idle_seconds: float = 15 * 60.0
     # Added to a planned wait, and to the latest deadline of a running tool.
     task_grace_seconds: float = 60.0
-    # How often a commit that has to wait for the presence of this process looks whether it is back.
+    # Interval at which a commit that waits for the presence of this process checks whether it is back.
     presence_look_seconds: float = 0.1
     stall_backoff_seconds: float = 1.0
     stall_backoff_max_seconds: float = 30.0
-    # A chat that only waits for another try makes room for others, but not sooner than this after it was taken.
+    # A chat that only waits for its next attempt gives its slot to others, but not sooner than this after it was taken.
     slot_hold_seconds: float = 1.0
 
     cleanup_seconds: float = 5.0
-    # What a label, a summary or a title may take to be written and announced.
+    # Time allowed for writing and announcing a label, a summary or a title.
     watch_publish_seconds: float = 10.0
     drain_seconds: float = 25.0
 
@@ -59,5 +59,5 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     archive_interval_seconds: float = 3600.0
     archive_batch: int = 1000
     search_interval_seconds: float = 30.0
-    # How often accounts are looked for that were disabled a moment ago.
+    # Interval at which recently disabled accounts are looked for.
     disabled_interval_seconds: float = 2.0

@@ -1,8 +1,8 @@
-"""What follows an outcome: labels, summaries, pushes. Detached, so that it neither delays nor fails the next step.
+"""Effects of a turn's outcome: labels, summaries and push notices, in background tasks that never delay or fail a step.
 
-The methods are called right after a commit and return at once. Status and required actions are announced by the
-machine with its commit; announced here is what is written afterwards. Every write is conditional on the history of
-its outcome, and every new turn moves that: what comes late is dropped, and nothing is pushed about it.
+The methods are called right after a commit and return immediately. The machine announces status and required actions
+with its commit; this module announces what is written afterwards. Every write is conditional on the history of its
+outcome, and every new turn moves that: late results are dropped, and no notice is pushed about them.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from rookery.worker.titles import SUMMARY_TOTAL_SECONDS, ShortTexts, Titling, wa
 log = get_logger("worker.effects")
 
 STEP_LIMIT_LABEL = "Stopped at step limit"
-# Chosen: after so many turns a summary no longer tells what a chat is about; shorter ones need none.
+# Chosen: after this many turns a summary no longer describes a chat; shorter chats need none.
 TURNS_PER_SUMMARY = 3
 MIN_TRANSCRIPT = 200
 PUSH_SECONDS = 30.0
 TOOLS_SECONDS = 15.0
-# Longer histories are gone through beside the event loop, not on it.
+# Longer histories are processed in a thread, not on the event loop.
 _ROWS_ON_LOOP = 200
 
 _STATES = {
@@ -82,17 +82,17 @@ class Push(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pusher(Protocol):
-    """Delivers a notice, or raises; nobody waits for it but its own limit."""
+    """Delivers a notice, or raises. No caller waits for it; only its own limit ends it."""
 
     async def __call__(self, push: Push) -> None: ...
 
 
 async def no_push(push: Push) -> None:
-    """For replicas without a push service."""
+    """Do nothing; for replicas without a push service."""
 
 
 class Effects:
-    """One per process. `chat` is always the committed row, after the transition."""
+    """The effects of a process. `chat` is always the committed row, after the transition."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class Effects:
     def turn_finished(
         self, chat: Chat, meta: ChatMeta, history: LoadedHistory, *, reason: TurnEnd, is_promoted: bool
     ) -> None:
-        """A turn is over, or gave way to the next message of the queue (`is_promoted`)."""
+        """Follow up a turn that is over, or that was followed by the next queued message (`is_promoted`)."""
         if not chat.is_root:
             if not is_promoted and (report := report_of(history)) is not None:
                 self._start(lambda: self._set_summary(chat, report), "report", self._write_seconds)
@@ -145,29 +145,29 @@ class Effects:
             )
 
     def tools_ended(self, work: Callable[[], Awaitable[None]]) -> None:
-        """What the tools of a turn still have to look at when it is over."""
+        """Run what the tools of a turn have left to do when it is over."""
         self._start(work, "tools", TOOLS_SECONDS)
 
     def model_changed(self, model_config_id: UUID) -> None:
-        """Something was learned about a model; other replicas read it anew."""
+        """Announce that something was learned about a model, so that other replicas read it again."""
         try:
             self._publisher.publish([ConfigHint(kind="model", id=str(model_config_id))])
         except Exception as error:
-            # They read it all the same, a little later.
+            # Without the hint they read it a little later.
             log.warning("hint_not_published", model_config_id=model_config_id, error=str(error))
 
     def turn_failed(self, chat: Chat, failure: LastError) -> None:
-        """A turn ended in an error."""
+        """Follow up a turn that ended in an error."""
         if chat.is_root:
             self._start(lambda: self._tell_failure(chat, failure), "failure", self._write_seconds + PUSH_SECONDS)
 
     def action_required(self, chat: Chat) -> None:
-        """The chat waits for its client."""
+        """Follow up a chat that waits for its client."""
         if chat.is_root:
             self._start(lambda: self._set_label(chat, titles.WAITING_LABEL), "label", self._write_seconds)
 
     def interrupted(self, chat: Chat, *, is_promoted: bool) -> None:
-        """A turn was stopped by a person, or gave way to the next message. Either way its label says nothing now."""
+        """Clear the label of a turn that was stopped by a user, or was followed by the next message."""
         if chat.is_root:
             self._clear_label(chat)
 
@@ -196,7 +196,7 @@ class Effects:
             turns = conversation(history.rows)
         else:
             turns = await asyncio.to_thread(conversation, history.rows)
-        # Each turn has a letter at least: that many of them show whether there is enough to sum up.
+        # Each turn has at least one letter: this many of them show whether there is enough to summarize.
         some = turns[:MIN_TRANSCRIPT]
         read = titles.transcript(some, per_turn=generate.SUMMARY_PER_TURN, limit=generate.SUMMARY_INPUT)
         if len(read) < MIN_TRANSCRIPT or not await self._is_seen(chat):
@@ -206,7 +206,7 @@ class Effects:
             await self._set_summary(chat, summary)
 
     async def _is_seen(self, chat: Chat) -> bool:
-        """Whether a text about this outcome could be seen; asked before one is paid for."""
+        """Return whether a text about this outcome could still be shown; checked before a model is paid for one."""
         try:
             async with self._pool.acquire() as conn:
                 return await chats.is_seen(conn, chat.id, seen_history_version=chat.history_version)
@@ -218,7 +218,7 @@ class Effects:
             await self._push(_push(PushKind.FAILED, chat, failure.message))
 
     async def _set_label(self, chat: Chat, label: str | None) -> bool:
-        """Whether this outcome still is the chat's last."""
+        """Set the label. Return whether this outcome is still the chat's last."""
 
         async def write(conn: Connection) -> bool:
             return await chats.write_turn_summary(
@@ -234,7 +234,7 @@ class Effects:
         return await self._written(chat, write)
 
     async def _written(self, chat: Chat, write: Callable[[Connection], Awaitable[bool]]) -> bool:
-        """Write and announce. A database that is away for a moment is waited for, within the limit of the effect."""
+        """Write and announce. Retries while the database is unavailable, within the limit of the effect."""
         delay = self._config.task_backoff_seconds
         while True:
             try:
@@ -253,17 +253,18 @@ class Effects:
         try:
             self._publisher.publish([watch_hint(chat, WatchKind.SUMMARY_CHANGE)])
         except Exception as error:
-            # It is written; a lost hint costs latency, and must not cost the push that follows.
+            # The text is written; a lost hint costs latency, and must not cost the push that follows.
             log.warning("publish_failed", chat_id=chat.id, error=str(error))
 
 
 def wants_summaries(meta: ChatMeta) -> bool:
-    """Whether labels and summaries are made by a model: as the chat says, else if it was made for people to look at."""
+    """Return whether a model writes labels and summaries: as set for the chat, else for every chat not made by the
+    API."""
     return meta.client_type != "api" if meta.generate_summaries is None else meta.generate_summaries
 
 
 def last_answer(history: LoadedHistory) -> str:
-    """What the model last said in this turn, in words; empty when it only called tools."""
+    """Return the text of the model's last answer in this turn; empty when it only called tools."""
     for row in reversed(history.rows):
         message = row.message
         if not _is_shown(message):
@@ -276,15 +277,15 @@ def last_answer(history: LoadedHistory) -> str:
 
 
 def report_of(history: LoadedHistory) -> str | None:
-    """The beginning of a subagent's report, as the summary of its chat."""
+    """Return the beginning of a subagent's report, used as the summary of its chat."""
     return titles.report_summary(last_answer(history))
 
 
 def is_summary_due(generated_at: datetime | None, history: LoadedHistory) -> bool:
-    """Whether the chat has no summary yet, or has moved on since it got one.
+    """Return whether the chat has no summary yet, or has moved on since the last one.
 
-    Counted from the summary and not from the start: one that failed, or came too late, is made up for after the next
-    turn. Turns that a compaction took out of the history cannot be counted, so it counts for all of them.
+    Turns are counted from the last summary and not from the start: a summary that failed, or came too late, is made
+    after the next turn. Turns that a compaction removed cannot be counted, so a compaction makes the summary due.
     """
     if generated_at is None:
         return True
@@ -302,9 +303,9 @@ def is_summary_due(generated_at: datetime | None, history: LoadedHistory) -> boo
 
 
 def conversation(rows: Sequence[PromptRow], *, limit: int = generate.SUMMARY_INPUT) -> list[tuple[str, str]]:
-    """Who said what, in order; the steps of a turn are one speech. What was compacted speaks through its summary.
+    """Return (speaker, text) pairs in order, one per turn and speaker; compacted turns appear as their summary.
 
-    Of a long chat only its two ends, each of `limit` characters at least: what a summary reads of it is no more.
+    Of a long chat only its two ends are returned, each of at least `limit` characters: a summary reads no more.
     """
     first, count = _speeches(rows, limit)
     last, _ = _speeches(islice(reversed(rows), len(rows) - count), limit)
@@ -313,8 +314,8 @@ def conversation(rows: Sequence[PromptRow], *, limit: int = generate.SUMMARY_INP
 
 
 def _speeches(rows: Iterable[PromptRow], limit: int) -> tuple[list[tuple[str, list[str]]], int]:
-    """Speeches in the order of the rows until there are enough of them, each with its pieces; and how many rows that
-    were."""
+    """Return speeches with their pieces, in the order of the rows, until there are enough; and the number of rows
+    read."""
     found: list[tuple[str, list[str]]] = []
     length = count = 0
     for row in rows:
@@ -346,7 +347,7 @@ def _speech(message: Message) -> tuple[str, str]:
 
 
 def _is_shown(message: Message) -> bool:
-    """Whether people see the row as part of the conversation."""
+    """Return whether users see the row as part of the conversation."""
     return message.visibility is not Visibility.MODEL and not message.compressed and not message.deleted
 
 
@@ -355,7 +356,7 @@ def _said(message: Message) -> str:
 
 
 def _summary_in(message: Message) -> str:
-    """The text of a compaction, from the result that people see."""
+    """Return the text of a compaction, from the result that users see."""
     for part in _parts(message):
         if isinstance(part, ToolResult) and part.tool_name == compaction.TOOL_NAME:
             try:
@@ -366,7 +367,7 @@ def _summary_in(message: Message) -> str:
 
 
 def _parts(message: Message) -> tuple[Part, ...]:
-    """What is in the row; nothing when it cannot be read, which the next step will complain about."""
+    """Decode the row's parts; empty if they cannot be read, which the next step reports."""
     try:
         return message.parts()
     except ContentError:

@@ -1,8 +1,8 @@
-"""What went wrong with a step: one `Classified` for the retry rule, the person who waits, and whoever can mend it.
+"""Classification of step failures: one `Classified` for the retry rule, the user and the administrator.
 
-Clients of models classify what providers say (`llm/errors.py`), and that is kept. The rules here are for everything
-else that can end a step: our own errors by their type, and exceptions of libraries by what `strangers` makes of them.
-Nothing is shown that could hold a key: texts pass `hide`, and those of refused credentials are not shown at all.
+Model clients classify what providers report (`llm/errors.py`), and their result is kept. The rules here are for every
+other failure of a step: our own errors by type, and library exceptions by `unknown_errors`. No text is shown that could
+contain a key: texts pass through `hide`, and texts about refused credentials are not shown at all.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ _BYTE_LIMIT_CODES = frozenset({"request_too_large", "string_too_long"})
 
 
 class Classified(msgspec.Struct, frozen=True, kw_only=True):
-    """A failure as everybody above sees it. `provider` is how people call it; None when nobody knows.
+    """A classified failure. `provider` is its display name; None if unknown.
 
-    `chain_broken`: the provider forgot an answer that the request built on; send everything. `context_overflow`: the
-    prompt is too long for the model; a summary may help. `context_max` is how much it reads, if it said so.
-    `byte_limit`: the request has too many bytes for a server on the way, which says nothing about the model's window.
+    `chain_broken`: the provider forgot an answer that the request built on; send the whole history. `context_overflow`:
+    the prompt is too long for the model; a summary may help. `context_max` is the model's window, if the provider
+    reported it. `byte_limit`: the request has too many bytes for a server on the path, which does not indicate the
+    model's window.
     """
 
     kind: ErrorKind
@@ -54,14 +55,14 @@ class Classified(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepFailed(Exception):
-    """A failure whose meaning is known where it is raised."""
+    """Raised with a failure that is classified where it occurs."""
 
     def __init__(self, failure: Classified) -> None:
         self.failure = failure
         super().__init__(failure.message)
 
 
-# What people read
+# Messages for users
 
 _MESSAGES: Mapping[ErrorKind, str] = {
     ErrorKind.OVERLOADED: "{provider} has no capacity right now.",
@@ -94,7 +95,7 @@ _RETRIED = frozenset({ErrorKind.OVERLOADED, ErrorKind.RATE_LIMIT, ErrorKind.TIME
 def of_kind(
     kind: ErrorKind, provider: str | None = None, *, detail: str | None = None, category: str | None = None
 ) -> Classified:
-    """A failure that is set directly: a silent stream, a blocked answer, a key that nobody entered."""
+    """Return a failure of a known kind: a silent stream, a blocked answer, a missing key."""
     return Classified(
         kind=kind,
         message=_say(_MESSAGES[kind], provider, category=category),
@@ -110,11 +111,11 @@ def _say(sentence: str, provider: str | None, *, category: str | None = None) ->
     return said if provider else said[0].upper() + said[1:]
 
 
-# What is stored
+# Stored forms
 
 
 def last_error(failure: Classified) -> LastError:
-    """Why the turn ended, for `chats.last_error`."""
+    """Return why the turn ended, for `chats.last_error`."""
     return LastError(
         message=failure.message,
         retryable=failure.retryable,
@@ -126,7 +127,7 @@ def last_error(failure: Classified) -> LastError:
 
 
 def retry_state(failure: Classified, *, attempt: int, delay: timedelta, now: datetime) -> RetryState:
-    """What is tried again and when, for `chats.retry_state`. Nobody has to do anything, so no remedy is named."""
+    """Return the next attempt and its reason, for `chats.retry_state`. It names no remedy: the user need not act."""
     return RetryState(
         attempt=attempt,
         delay_ms=round(delay / timedelta(milliseconds=1)),
@@ -139,13 +140,13 @@ def retry_state(failure: Classified, *, attempt: int, delay: timedelta, now: dat
 
 
 def not_waited_for(failure: Classified, *, now: datetime) -> Classified:
-    """The failure as final, because the provider wants to be left alone for too long; the detail says until when."""
+    """Return the failure as final, because the provider asks for too long a wait; the detail gives the time."""
     until = now + (failure.retry_after or timedelta())
     detail = f"Possible again at {until:%Y-%m-%d %H:%M} UTC. {failure.detail or ''}"
     return msgspec.structs.replace(failure, retryable=False, detail=error_bodies.clean_detail(detail))
 
 
-# Classifying
+# Classification
 
 
 def classify(
@@ -155,10 +156,10 @@ def classify(
     now: datetime | None = None,
     hide: Hide = hide_secrets,
 ) -> Classified:
-    """What a failure means. `provider` is the configured one, and beats every guess.
+    """Classify a failure. `provider` is the configured one, and takes precedence over every guess.
 
-    A cancellation must be somebody else's: whoever is being cancelled has nothing to classify. `now` matters only
-    for a Retry-After that is a date.
+    Never pass the cancellation of the current task: it is not a failure. `now` matters only for a Retry-After that is a
+    date.
     """
     if isinstance(failure, ProviderError):
         return _of_provider(failure, provider)
@@ -175,7 +176,10 @@ def classify(
 
 
 def _causes(failure: BaseException) -> Iterator[BaseException]:
-    """The exception and what it was raised from. What merely happened before it explains nothing."""
+    """Yield the exception and its explicit causes.
+
+    Exceptions that merely occurred before it (`__context__`) are left out.
+    """
     seen: set[int] = set()
     current: BaseException | None = failure
     while current is not None and id(current) not in seen:
@@ -185,7 +189,7 @@ def _causes(failure: BaseException) -> Iterator[BaseException]:
 
 
 def _of_provider(error: ProviderError, provider: str | None) -> Classified:
-    """The clients' own judgement."""
+    """Convert the classification that a model client made."""
     plain = Classified(
         kind=error.kind,
         message=error.message,
@@ -200,7 +204,7 @@ def _of_provider(error: ProviderError, provider: str | None) -> Classified:
         byte_limit=error.status == _TOO_LARGE or (error.code or "").lower() in _BYTE_LIMIT_CODES,
     )
     if error.replay_fault is not None:
-        # What the provider said names its own items, which mean nothing to anybody here.
+        # The provider's message names its own items, which mean nothing to users.
         return msgspec.structs.replace(plain, message=_MISMATCH, detail=HISTORY_MISMATCH)
     return plain
 
@@ -216,7 +220,7 @@ _UNUSABLE_KINDS: Mapping[Unusable | None, ErrorKind] = {
 
 
 def _of_our_own(failure: BaseException, provider: str | None, hide: Hide) -> Classified | None:
-    """Errors that this program raises on purpose, or knows by type. The text of its own is a sentence for people."""
+    """Classify errors that this program raises on purpose, or knows by type. Their own text is written for users."""
     if isinstance(failure, ssl.SSLCertVerificationError):
         failure = TransportError(Broken.CERTIFICATE, str(failure))
     if isinstance(failure, TransportError):

@@ -1,7 +1,7 @@
-"""The generation task: load, prepare, decide, act; and what becomes of a step that failed.
+"""The generation task: load, prepare, decide and act on one step, and handle its failure.
 
-One step is at most one commit. It moves the history, which ends this task and starts the next one: there is no turn
-loop in memory, so any replica can go on after any crash.
+One step is at most one commit. The commit moves the history, which ends this task and starts the next one: there is no
+turn loop in memory, so any replica can go on after any crash.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ from rookery.worker.fair_share import GiveWay
 from rookery.worker.prepare import Prepared, is_turn_long, stored_retry
 from rookery.worker.stats import FAILED
 from rookery.worker.step_actions import ActParts, StepActions
-from rookery.worker.tasks import TaskError, TaskExit, TaskHandle, normalised
+from rookery.worker.tasks import TaskError, TaskExit, TaskHandle, normalized
 
 log = get_logger("worker.generation")
 
-# What a step is known to end with; everything else is a bug, and logged as one.
+# Errors with which a step is expected to end. Everything else is a bug, and is logged as one.
 _STEP_ERRORS = (StepFailed, LlmError, ChatError, ModelError)
-# A transition that does not fit the chat: it has moved, and the next try decides on what it is by then.
+# The transition does not fit the chat: it has changed, and the next try decides on its new state.
 _REFUSALS = (Refused, InvariantViolation)
-# What takes a model or tools, and time.
+# Decisions that call a model or run tools, and so take time.
 _WORK = (Generate, ExecuteTools, Compact)
-# How often a summary that failed in a way that passes is tried before the turn goes on without it, if it can.
+# Tries of a summary that fails with a retryable error, before the turn goes on without it, if it can.
 SUMMARY_ATTEMPTS = 3
 
 
@@ -98,7 +98,7 @@ class GenerationWork:
                     acts = StepActions(self._parts, handle, prepared, past)
                     judged = await self._judged(handle, prepared, past)
                     decision = run.forced or self._decide(prepared, past, judged)
-                    # A turn that only has to end, or to ask, frees its slot by that.
+                    # A turn that only has to end, or to ask, frees its slot that way.
                     if isinstance(decision, _WORK) and await self._gave_way(handle, run):
                         return
                     await self._act(acts, decision, judged, told=run.told or _tight(prepared))
@@ -107,11 +107,12 @@ class GenerationWork:
                     raise
                 except Exception as error:
                     if handle.cancellation.reason is not None:
-                        # Its way to say that it was cancelled: no failure of the step, and nothing to tell the user.
-                        raise TaskExit("This task was told to leave.") from error
+                        # The error is a reaction to the cancellation: the step has not failed, and there is nothing to
+                        # show to the user.
+                        raise TaskExit("This task was cancelled.") from error
                     failure = self._classified(error)
                     if acts is not None and isinstance(decision, Generate) and failure.context_overflow:
-                        # From here on the history counts as refused, and the next decision makes it shorter.
+                        # From here on the history counts as refused, and the next decision shortens it.
                         run.forced = None
                         if await acts.take_refusal(failure):
                             continue
@@ -123,8 +124,11 @@ class GenerationWork:
                 return
 
     def _classified(self, error: Exception) -> Classified:
-        """What ended the attempt, told to the user or tried again; a database that is away is neither."""
-        meant = normalised(error)
+        """Classify a failed attempt.
+
+        Database outages are re-raised: they are retried by the task, not shown to the user.
+        """
+        meant = normalized(error)
         if isinstance(meant, TaskError):
             raise meant from error
         failure = error_classification.classify(error, now=self._clock.now())
@@ -139,7 +143,7 @@ class GenerationWork:
         return await handle.read(lambda: load_step(self._machine, chat_id, fence=fence, cache=self._cache))
 
     async def _waited(self, handle: TaskHandle, step: Step, run: _Run) -> bool:
-        """Sit out what is left of a wait that another runner began."""
+        """Wait out the rest of a retry delay that a previous runner started. Return whether there was one."""
         retry = stored_retry(step.chat)
         if retry is None or retry.retrying_at == run.waited_for:
             return False
@@ -155,7 +159,10 @@ class GenerationWork:
         return timedelta() if retry is None else retry_policy.remaining_wait(retry, step.now)
 
     async def _gave_way(self, handle: TaskHandle, run: _Run) -> bool:
-        """Whether the chat makes room for another instead. Asked once: who may go on goes on."""
+        """Return whether the chat was released for the benefit of another owner.
+
+        Checked once: after a no, it keeps its slot.
+        """
         slot = handle.input.asked_for
         if slot is None or run.is_kept:
             return False
@@ -163,21 +170,21 @@ class GenerationWork:
         return not run.is_kept
 
     async def _prepared(self, handle: TaskHandle, step: Step, stack: AsyncExitStack) -> Prepared:
-        """Some tries, quickly one after the other. A database that does not answer is nobody's failed turn."""
+        """Prepare the step, with a few quick retries. A database outage is re-raised: it must not fail the turn."""
         tries = 0
         while True:
             handle.progress()
             try:
-                # What a try has opened before it failed is closed before the next.
+                # Close what a failed try has opened before the next try.
                 async with AsyncExitStack() as opened:
                     prepared = await self._parts.preparer.prepare(step, opened)
                     await stack.enter_async_context(opened.pop_all())
                 return prepared
             except Exception as error:
                 if handle.cancellation.reason is not None:
-                    # Another try would wait where nobody cancels it any more.
-                    raise TaskExit("This task was told to leave.") from error
-                meant = normalised(error)
+                    # Another try could wait without being cancelled again.
+                    raise TaskExit("This task was cancelled.") from error
+                meant = normalized(error)
                 if isinstance(meant, TaskError):
                     raise meant from error
                 tries += 1
@@ -223,7 +230,7 @@ class GenerationWork:
     async def _failed(
         self, handle: TaskHandle, failure: Classified, run: _Run, *, step: Step, acts: StepActions | None
     ) -> bool:
-        """Store when the next attempt is due and wait for it, or end the turn. Whether to go on."""
+        """Store when the next attempt is due and wait for it, or end the turn. Return whether to go on."""
         now = self._clock.now()
 
         async def store(tx: Tx) -> tuple[Chat, LastError | RetryState, timedelta]:
@@ -265,8 +272,11 @@ class GenerationWork:
 
 
 class _Run:
-    """What one run of the task remembers from try to try: the wait it has sat out, that it goes on without a summary,
-    which people are `told`, and whether it was told that it may keep its slot."""
+    """State that one run of the task keeps between tries.
+
+    `waited_for` is the retry delay that was waited out. `forced` goes on without a summary, and `told` is the notice
+    about it for the user. `is_kept` is set once the chat may keep its slot.
+    """
 
     __slots__ = ("forced", "is_kept", "told", "waited_for")
 
@@ -278,7 +288,7 @@ class _Run:
 
 
 def _goes_on(decision: Compact, failure: Classified, acts: StepActions) -> bool:
-    """Whether a turn does without the summary that failed: nobody but the threshold wanted it, and there is room."""
+    """Return whether the turn goes on without the summary: only the threshold asked for it, and there is room."""
     is_final = not failure.retryable or acts.attempt >= SUMMARY_ATTEMPTS
     return is_final and decision.source is Source.AUTOMATIC and acts.has_room
 
@@ -294,13 +304,13 @@ async def _read(step: Step) -> History:
 
 
 def _require_active_owner(step: Step) -> None:
-    """Disabling an account interrupts its chats. A turn that was started at that very moment ends here."""
+    """End the turn of a disabled owner. Disabling interrupts chats; this covers a turn started at the same moment."""
     if not step.meta.owner_is_active:
         raise StepFailed(Classified(kind=ErrorKind.GENERIC, message=OWNER_DISABLED.message, retryable=False))
 
 
 def _unprepared(error: Exception) -> Classified:
-    """Why a step could not even begin. It was tried often enough."""
+    """Classify why a step could not be prepared. It is final: preparing was retried already."""
     if isinstance(error, ToolsUnavailable):
         return Classified(kind=ErrorKind.GENERIC, message=str(error), retryable=False)
     return msgspec.structs.replace(error_classification.classify(error), retryable=False)

@@ -1,7 +1,7 @@
-"""What is done now and then, beside all chats: archiving, indexing, sums, removal of what is old, and gauges.
+"""Housekeeping: periodic jobs for archiving, search indexing, usage sums, purging and gauges.
 
-Every replica has all jobs; those that must not run twice at once take a lock in the database, the others leave each
-other's rows alone. Each may fail or be cut off at any point: the next run makes up for it.
+Every replica runs all jobs. Jobs that must not run twice at the same time take a lock in the database; the others skip
+each other's rows. A job may fail or be cut off at any point: the next run makes up for it.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from rookery.worker.stats import WorkerStats
 
 log = get_logger("worker.housekeeping")
 
-# debug-and-operations.md, "Jobs".
+# Chosen.
 FIRST_RUN_SECONDS = 30.0
 ROLL_UP_SECONDS = 300.0
 PURGE_SECONDS = 600.0
-# Chosen: so that replicas which were started together do not work at the same moments.
+# Chosen: replicas that were started together do not run jobs at the same moments.
 JITTER = 0.2
 MAX_TITLES = 25
 MAX_ERROR_CHARS = 500
 
 
 class Digest(msgspec.Struct, frozen=True, kw_only=True):
-    """What was archived of one owner: the first titles, oldest chats first, and how many more."""
+    """The chats archived for one owner: the first titles, oldest chats first, and the number of others."""
 
     owner_id: UUID
     titles: tuple[str, ...]
@@ -66,12 +66,12 @@ class DigestSender(Protocol):
 
 
 async def no_digest(digest: Digest) -> None:
-    """For replicas without a way to write to people."""
+    """Do nothing; for replicas that cannot send mail."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Something to do again and again. `every_seconds` lie between the end of a run and the start of the next."""
+    """A periodic job. `every_seconds` is the time between the end of a run and the start of the next."""
 
     name: str
     every_seconds: float
@@ -80,7 +80,7 @@ class Job:
 
 
 class Housekeeping:
-    """The jobs of a replica, and the loop of each. What comes of a run is written down, for people to see."""
+    """The jobs of a replica and their loops. The result of each run is stored, for administrators to see."""
 
     def __init__(
         self,
@@ -100,14 +100,14 @@ class Housekeeping:
         self._stats = stats
 
     async def run(self) -> NoReturn:
-        """Do all jobs until cancelled."""
+        """Run all jobs until cancelled."""
         async with asyncio.TaskGroup() as group:
             for job in self.jobs:
                 group.create_task(self._repeat(job), name=f"job-{job.name}")
         raise AssertionError("unreachable")
 
     async def run_once(self, job: Job) -> bool:
-        """Whether the job came through. One that did not is counted and logged; nothing else suffers from it."""
+        """Run a job and return whether it succeeded. A failure is counted and logged; it affects nothing else."""
         started_at, started = self._clock.now(), self._clock.monotonic()
         removed, failure = await self._attempt(job)
         is_done = failure is None
@@ -128,7 +128,7 @@ class Housekeeping:
         return is_done
 
     async def _attempt(self, job: Job) -> tuple[Removed, str | None]:
-        """What it removed, and what went wrong in words that may be shown."""
+        """Return the number of removed rows, and the error as a text that may be shown."""
         try:
             return await job.work() or Removed(), None
         except (*DATABASE_ERRORS, msgspec.ValidationError) as error:
@@ -137,7 +137,7 @@ class Housekeeping:
             log.warning("job_failed", job=job.name, error=text)
         except Exception as error:
             log.exception("job_failed", error, job=job.name)
-            # What a bug says may quote anything.
+            # The text of an unexpected error may quote anything.
             text = f"{type(error).__name__}; the log of the replica says more."
         return Removed(), text
 
@@ -160,7 +160,7 @@ class Housekeeping:
 
 
 def _shown(error: Exception) -> str:
-    """The error in a line, without the row that the database may quote, and without secrets."""
+    """Return the error on one line, without the row that the database may quote, and without secrets."""
     said = str(error.args[0]) if isinstance(error, asyncpg.PostgresError) and error.args else str(error)
     return hide_secrets(said)[:MAX_ERROR_CHARS] or type(error).__name__
 
@@ -176,7 +176,7 @@ def make_jobs(
     stats: WorkerStats,
     send_digest: DigestSender = no_digest,
 ) -> tuple[Job, ...]:
-    """Every job there is. `connect` gives a connection of its own, for a lock that lives in a session."""
+    """Return all jobs. `connect` opens a separate connection, for a lock that belongs to a session."""
     archive = AutoArchive(
         machine, pool, connect, clock=clock, stats=stats, send_digest=send_digest, batch=config.archive_batch
     )
@@ -196,7 +196,10 @@ def make_jobs(
 
 
 class AutoArchive:
-    """Archives families that nobody has used for days, if administrators want that. On one replica at a time."""
+    """Archives families of chats unused for a number of days, if administrators want that.
+
+    Runs on one replica at a time.
+    """
 
     def __init__(
         self,
@@ -235,7 +238,7 @@ class AutoArchive:
                 if await self._try_archive(family, started_at):
                     archived.setdefault(family.owner_id, []).append(family.title)
         except DATABASE_ERRORS:
-            # No later run knows what this one did until now.
+            # Only this run knows what it has archived until now.
             await self._send_digests(archived)
             raise
         await self._send_digests(archived)
@@ -243,7 +246,7 @@ class AutoArchive:
     async def _try_archive(self, family: DueFamily, started_at: datetime) -> bool:
         async def archive(bundle: Bundle) -> list[Chat]:
             root = await bundle.open(family.root_id)
-            # Between the list and this lock somebody may have come back to the chat, and be done already.
+            # Between the list and this lock the chat may have been used again, and be at rest already.
             if root.chat.updated_at >= started_at:
                 raise bundle.refuse(_InUse())
             members = await set_family_archived(bundle, family.root_id, archived=True)
@@ -259,7 +262,7 @@ class AutoArchive:
         try:
             members = await self._machine.bundle(archive)
         except InvariantViolation as error:
-            # A bug, and this family's alone.
+            # A bug, which affects only this family.
             log.exception("family_not_archived", error, chat_id=family.root_id)
             return False
         except (ChatError, LockTimeout, _InUse) as error:
@@ -274,16 +277,16 @@ class AutoArchive:
             try:
                 await self._send_digest(digest)
             except Exception as error:
-                # The others still get theirs.
+                # The other digests are still sent.
                 log.exception("digest_not_sent", error, owner_id=owner_id)
 
 
 class _InUse(Exception):
-    """Not due any more."""
+    """Raised when a family is no longer due for archiving."""
 
 
 class SearchBackfill:
-    """Makes new messages searchable, the newest first. Replicas share the work: each takes rows that are free."""
+    """Makes new messages searchable, the newest first. Replicas share the work: each takes rows that are not locked."""
 
     def __init__(self, pool: asyncpg.Pool) -> None:
         self._pool = pool
@@ -294,7 +297,7 @@ class SearchBackfill:
 
 
 class UsageRollUp:
-    """Sums of the ledger by day, computed anew for the days that may still change."""
+    """Sums the ledger by day, again for each day that may still change."""
 
     def __init__(self, pool: asyncpg.Pool, *, clock: Clock) -> None:
         self._pool = pool
@@ -306,7 +309,7 @@ class UsageRollUp:
 
 
 class CapacityGauges:
-    """What works and what waits in the whole deployment: for a slot, by pool, or for a person's approval."""
+    """Counts the running and waiting chats of the whole deployment: for a slot, by pool, or for an approval."""
 
     def __init__(self, pool: asyncpg.Pool, *, stats: WorkerStats) -> None:
         self._pool = pool

@@ -1,6 +1,6 @@
-"""The interrupt task: saves what the step that was stopped had said and done, and lets the chat rest or go on.
+"""The interrupt task: saves what the stopped step had produced, and lets the chat rest or go on.
 
-Saving is worth a try, stopping is a must: what cannot be kept is given up, so that the chat is not stuck.
+Saving is optional, stopping is not: rows that cannot be stored are dropped, so that the chat is not stuck.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = get_logger("worker.interrupt")
 
 
 class InterruptWork:
-    """Works on any replica; only the one that ran the step can save what was not committed."""
+    """The interrupt task. It runs on any replica; only the replica that ran the step can save uncommitted output."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class InterruptWork:
         await commit_shield.to_the_end(finish_and_tell())
 
     async def _partial(self, step: Step) -> tuple[NewMessage, ...]:
-        """The rows of the stopped step. Nothing can be added to its episode any more: it is closed here."""
+        """Return the rows of the stopped step. This closes its episode, so that nothing can be added to it."""
         chat = step.chat
         key = EpisodeKey(chat.id, chat.history_version, chat.generation_attempt)
         metered = self._meters.find(key)
@@ -101,7 +101,7 @@ class InterruptWork:
             )
 
         try:
-            # Beside the loop: a draft may hold megabytes, and a turn a thousand steps.
+            # In a thread: a draft may hold megabytes, and a turn a thousand steps.
             return await asyncio.to_thread(fold)
         except Exception as error:
             log.exception("draft_unreadable", error, chat_id=chat.id)
@@ -109,8 +109,10 @@ class InterruptWork:
 
 
 def _is_about_content(error: Exception) -> bool:
-    """Whether another try with the same rows would fail again. A database that is away, or a chat that moved on, says
-    nothing about them; a statement that took too long does."""
+    """Return whether another try with the same rows would fail again.
+
+    An unavailable database or a chat that moved on is no reason to drop the rows; a statement that timed out is.
+    """
     if not isinstance(error, TaskError):
         return True
     cause: BaseException | None = error
@@ -122,7 +124,7 @@ def _is_about_content(error: Exception) -> bool:
 
 
 def _is_of_compaction(live: LivePart) -> bool:
-    """A summary that was not finished leaves nothing: its call is the server's own, and no model made it."""
+    """Return whether the call is the server's own compaction call. An unfinished summary leaves no rows."""
     return isinstance(live.part, ToolCall | ToolResult) and live.part.tool_name == compaction.TOOL_NAME
 
 

@@ -1,9 +1,9 @@
-"""Keeping the leases: one beat for all runners, on a connection of its own, and stopping in time when it fails.
+"""The lease keeper: renews the leases of all runners in one statement, and stops all work in time when that fails.
 
-A lease is what keeps two replicas from working on one chat. When beats do not get through for `self_fence_seconds`,
-which is less than a lease lasts, this process stops all its work by itself: side effects end before another replica
-may start them. Where there are other replicas it stops sooner, because they may take over sooner. A later beat that
-still finds the lease ours lets the work go on.
+A lease keeps two replicas from working on one chat. When renewals fail for `self_fence_seconds`, which is less than a
+lease lasts, this process stops all its work: side effects end before another replica may start them. With peers it
+stops sooner, because they may take over sooner. If a later renewal finds that the leases are still held, the work goes
+on.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = get_logger("worker.leases")
 
 
 class LeaseKeeper:
-    """`connect` gives a connection that nobody else uses: a full pool must not cost leases."""
+    """Keeps the leases. `connect` opens a connection that is not shared: an exhausted pool must not cost leases."""
 
     def __init__(
         self,
@@ -52,15 +52,15 @@ class LeaseKeeper:
 
     @property
     def is_fenced(self) -> bool:
-        """Whether this process has stopped its work because its leases may be gone."""
+        """Whether this process has stopped its work because its leases may be lost."""
         return self._manager.is_fenced
 
     async def run(self) -> NoReturn:
-        """Beat until cancelled. The beat is short of the lease by so much that two may fail."""
+        """Renew leases until cancelled. The interval is so much shorter than a lease that two renewals may fail."""
         try:
             async for _ in self._clock.ticker(self._config.heartbeat_interval_seconds, "heartbeat"):
                 while not await self.beat():
-                    # The next one of its own may come when work has been stopped already, or could long go on again.
+                    # The next regular renewal may come after work was stopped, or long after it could have gone on.
                     await self._clock.sleep(self._config.beat_again_seconds, "beat-again")
                 if self._clock.monotonic() - self._swept_at >= self._config.sweep_interval_seconds:
                     await self.sweep()
@@ -69,7 +69,7 @@ class LeaseKeeper:
         raise AssertionError("unreachable")
 
     async def run_watch(self) -> NoReturn:
-        """Fence the process off in time, also while a beat hangs."""
+        """Fence the process off in time, even while a renewal hangs."""
         while True:
             remaining = self._renewed_at + self._limit_seconds - self._clock.monotonic()
             if remaining <= 0:
@@ -90,14 +90,15 @@ class LeaseKeeper:
         return min(config.self_fence_seconds, config.self_fence_with_peers_seconds)
 
     async def beat(self) -> bool:
-        """Renew all leases by one statement. Those that do not come back are lost. False when it failed."""
+        """Renew all leases in one statement. Leases that are not returned are lost. Return False when it failed."""
         keys = self._manager.keys()
         started = self._clock.monotonic()
         try:
             async with self._clock.deadline(self._config.database_seconds, "renew-leases"):
                 connection = await self._connected()
                 held = await renew_leases(connection, keys) if keys else set()
-                # Before anything else is asked: what is renewed must not be fenced off, whatever comes of the rest.
+                # Set before anything else is read: renewed leases must not be fenced off, whatever happens to the other
+                # queries.
                 self._renewed_at = started
                 peers = await has_peers(connection, self._manager.worker_id)
         except DATABASE_ERRORS as error:
@@ -109,7 +110,7 @@ class LeaseKeeper:
             self._limit_changed.set()
         self._stats.lease_renew_seconds.observe(self._clock.monotonic() - started)
         for key in keys:
-            # Who let go of its chat during the beat has lost nothing.
+            # A runner that let go of its chat during the renewal has lost nothing.
             if key not in held and self._manager.runner(key) is not None:
                 self._stats.leases_lost["taken"] += 1
                 log.info("lease_lost", chat_id=key[0], runner_id=key[1])
@@ -120,7 +121,7 @@ class LeaseKeeper:
         return True
 
     async def sweep(self) -> None:
-        """Remove what dead runners left. Every replica does it: it is cheap, and finds nothing twice."""
+        """Remove the leases of dead runners. Every replica does this: it is cheap and idempotent."""
         self._swept_at = self._clock.monotonic()
         try:
             async with self._clock.deadline(self._config.database_seconds, "sweep-leases"):

@@ -1,7 +1,7 @@
-"""The runners of a process: bookkeeping, the sync loop that makes up for lost hints, and letting go of chats.
+"""The runners of a process: bookkeeping, release of chats, and the sync loop that makes up for lost hints.
 
-Plain and synchronous on the loop's thread, but for the loops. Two runners of one chat may coexist for a moment, when
-this process acquires again what it had just lost; their ids tell them apart.
+Everything but the loops is synchronous and runs on the event loop's thread. Two runners of one chat may exist for a
+moment, when this process acquires a chat again that it had just lost; their ids tell them apart.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = get_logger("worker.manager")
 
 
 class RunnerManager:
-    """`on_free` is called whenever a runner has left: there is room for another."""
+    """All runners of this process. `on_free` is called whenever a runner has ended and its slot is free."""
 
     def __init__(
         self,
@@ -69,26 +69,26 @@ class RunnerManager:
 
     @property
     def is_fenced(self) -> bool:
-        """Whether all work here is stopped because the leases may be gone."""
+        """Whether all work here is stopped because the leases may be lost."""
         return self._is_fenced
 
     def __len__(self) -> int:
-        """How many runners there are, those on their way out included: they still use this process."""
+        """Return the number of runners, including those that are ending: they still use this process."""
         return len(self._tasks)
 
     def keys(self) -> list[LeaseKey]:
-        """The runners that want to keep their lease."""
+        """Return the keys of the runners that want to keep their lease."""
         return list(self._runners)
 
     def all_keys(self) -> list[LeaseKey]:
         return list(self._tasks)
 
     def chats(self) -> list[ChatId]:
-        """The chats that have a runner here, also one on its way out."""
+        """Return the chats that have a runner here, including runners that are ending."""
         return list(self._by_chat)
 
     def drives(self, chat_id: ChatId) -> bool:
-        """Whether a runner of this process has the chat, as far as it knows."""
+        """Return whether a runner of this process owns the chat, as far as the runner knows."""
         return any(key in self._runners for key in self._by_chat.get(chat_id, ()))
 
     def runner(self, key: LeaseKey) -> Runner | None:
@@ -100,13 +100,13 @@ class RunnerManager:
         return any(runner.is_at_work for runner in self._runners.values())
 
     def states(self) -> Counter[str]:
-        """How many runners are at what."""
+        """Count the runners by state."""
         return Counter(state for runner in self._runners.values() if (state := runner.state) is not None)
 
     def spawn(
         self, chat_id: ChatId, runner_id: UUID, *, acquired: ChatState | None = None, slot: Slot | None = None
     ) -> bool:
-        """Start a runner for a chat that was just acquired. False when nothing starts here any more."""
+        """Start a runner for a chat that was just acquired. Return False when this process starts nothing more."""
         key = (chat_id, runner_id)
         if self._is_closed:
             return False
@@ -138,7 +138,7 @@ class RunnerManager:
                 runner.deliver(state)
 
     def request_cleanup(self, key: LeaseKey, reason: CancelReason = CancelReason.LEASE_LOST) -> None:
-        """Send a runner away. Returns at once; the runner sees its tasks out."""
+        """Ask a runner to end, and return immediately; the runner waits for its tasks."""
         if key in self._cleaning or key not in self._tasks:
             return
         self._cleaning.add(key)
@@ -148,20 +148,20 @@ class RunnerManager:
         self._tasks[key].cancel()
 
     def fence_off(self) -> None:
-        """No lease could be renewed for too long: stop all work before somebody else may start it."""
+        """Stop all work: no lease could be renewed for too long, and another replica may soon take the chats."""
         self._is_fenced = True
         for runner in self._runners.values():
             runner.fence_off()
 
     def resume(self, keys: Iterable[LeaseKey]) -> None:
-        """These leases were renewed: whoever was stopped goes on. Who was spawned meanwhile does with the next beat."""
+        """Let the runners of these renewed leases go on. Runners spawned meanwhile follow with the next renewal."""
         self._is_fenced = False
         for key in keys:
             if (runner := self._runners.get(key)) is not None:
                 runner.resume()
 
     def ask_for_slots(self, slots: Collection[Slot]) -> None:
-        """These owners hold more than their share, and others wait: some of their chats here are to give way."""
+        """Ask chats of these owners to give up their slots: the owners hold more than their share, and others wait."""
         self._parts.askings.ask(slots)
         if slots:
             for runner in tuple(self._runners.values()):
@@ -173,7 +173,7 @@ class RunnerManager:
             runner.drain()
 
     def close(self) -> None:
-        """Send everybody away; nothing starts any more. Their heartbeats are the caller's to release (`all_keys`)."""
+        """End all runners and start none. The caller releases their leases (`all_keys`)."""
         self._is_closed = True
         for key in tuple(self._runners):
             self.request_cleanup(key, CancelReason.SHUTDOWN)
@@ -182,7 +182,7 @@ class RunnerManager:
         await self._idle.wait()
 
     async def run_sync(self) -> NoReturn:
-        """Every so often, one query for all chats: whatever hints were lost, the runners hear of it here."""
+        """Read the state of all chats in one query at an interval, and deliver it: this makes up for lost hints."""
         async for _ in self._clock.ticker(self._config.sync_interval_seconds, "sync"):
             await self.sync()
         raise AssertionError("unreachable")
@@ -207,7 +207,7 @@ class RunnerManager:
         try:
             await runner.run()
         except (StoreError, ChatNotFound) as error:
-            # The chat could not even be read: its lease is given back, and somebody tries again.
+            # The chat could not even be read. Its lease is released, so that it is tried again.
             log.warning("runner_failed", chat_id=runner.chat_id, error=str(error))
         except Exception as error:
             log.exception("runner_failed", error, chat_id=runner.chat_id)
@@ -224,7 +224,7 @@ class RunnerManager:
         if not self._tasks:
             self._idle.set()
         if not self._is_closed:
-            # Who closes lets go of all leases at once, and tells everybody whose chat is free: not of one that is gone.
+            # `close` releases all leases together and announces the free chats, so nothing is released here during it.
             self._inflight.start(
                 lambda: self._delete_lease(key), name="delete-heartbeat", seconds=self._config.cleanup_seconds
             )

@@ -1,8 +1,8 @@
-"""Everything a step needs besides its history: the model, the prompt, the tools, and what compaction depends on.
+"""Preparation of a step: the model, the prompt, the tools, and the figures that compaction depends on.
 
-Read anew for every step, through caches: what an administrator changes counts from the next step on. What a step can
-do without is left out when it cannot be had; the rest fails the try. The prompt is only written for steps that ask a
-model: those that run tools or end a turn do without.
+Everything is read for every step, through caches: an administrator's change counts from the next step on. Optional
+texts are left out when they cannot be read; other failures fail the try. The prompt is only written for steps that call
+a model: steps that run tools or end a turn do not need it.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ log = get_logger("worker.prepare")
 
 T = TypeVar("T")
 
-# What Anthropic's own models refuse, wherever they are hosted.
+# Anthropic's own models refuse larger images, wherever they are hosted.
 _ANTHROPIC_IMAGE_BYTES = 5 * 1024 * 1024
 _ANTHROPIC_TYPES = frozenset({"anthropic", "bedrock"})
-# Longer histories are gone through beside the event loop, not on it.
+# Longer histories are processed in a thread, not on the event loop.
 _ROWS_ON_LOOP = 200
-# No more than `cost.list_prices` remembers.
+# The same number that `cost.list_prices` remembers.
 _MAX_LOOKED_UP = 1000
 _MAX_REPORTS = 1000
 _BYTES_ON_LOOP = 1024 * 1024
@@ -71,7 +71,7 @@ _NO_FIGURES = StepFigures()
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that can be asked, with what its calls cost."""
+    """A connected model with its prices and windows."""
 
     ready: ReadyModel
     model: LanguageModel
@@ -85,16 +85,19 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StandIn(msgspec.Struct, frozen=True):
-    """A fallback answers in this turn; the chat keeps its own model. `notice` says so to people, the first time."""
+    """The fallback model that answers in this turn; the chat keeps its own model.
+
+    `notice` tells the user, once a turn.
+    """
 
     notice: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A step that is ready to be decided on, and done. `summary` is the model that would compact.
+    """A prepared step, ready for a decision. `summary` is the model that would summarize the chat.
 
-    `write_prompt` raises `ChatError` when the history cannot be told to a model.
+    `write_prompt` raises `ChatError` when the history cannot be converted for the model.
     """
 
     step: Step
@@ -105,7 +108,7 @@ class Prepared:
     assessment: Assessment
     summary: Choice
     max_steps: int
-    # Of an answer, where the config does not say.
+    # Limit of an answer, if the config sets none.
     max_output_tokens: int
     files: Mapping[UUID, StoredFile]
     stand_in: StandIn | None = None
@@ -128,7 +131,7 @@ class Prepared:
     async def call(
         self, asked: Asked | None = None, *, purpose: Purpose = Purpose.TURN, notice: str | None = None
     ) -> Call:
-        """The call of this step. `notice` is for the model, in this request only."""
+        """Return the model call of this step. `notice` goes to the model, in this request only."""
         asked = asked or self.asked
         chat = self.step.chat
         told = await self.write_prompt()
@@ -154,7 +157,7 @@ class Prepared:
 
 
 class Preparer:
-    """One per process. `pool` is the worker's."""
+    """Prepares steps; one per process. `pool` is the worker's."""
 
     def __init__(
         self,
@@ -184,11 +187,11 @@ class Preparer:
         return self._prompts.entries, self._files.entries
 
     async def prepare(self, step: Step, stack: AsyncExitStack) -> Prepared:
-        """Raises `StepFailed` where trying again is no use, and whatever failed where it may be."""
+        """Prepare a step. Raises `StepFailed` if a retry is of no use, else the original error."""
         chat, mode = step.chat, mode_of(step)
         config_id = await self._choose(step)
         asked = await self.ask(config_id, owner_id=chat.owner_id, effort=chat.last_reasoning_effort)
-        # One after the other would add their waits; the first that fails ends the others.
+        # Concurrently, so that the waits do not add up. The first failure cancels the others.
         try:
             async with asyncio.TaskGroup() as group:
                 loaded = group.create_task(self._load_files(step))
@@ -196,7 +199,7 @@ class Preparer:
                 planned = group.create_task(self._plan_instructions(mode))
                 chosen = group.create_task(self._summary_choice(step, asked.ready))
                 threshold = group.create_task(self._threshold(step, asked.ready))
-                # Not in a task of its own: whoever opens a connection has to close it, too.
+                # Not in its own task: a connection must be closed by the task that opened it.
                 turn_tools = await self._open_tools(step, mode, stack)
         except ExceptionGroup as group_error:
             raise group_error.exceptions[0] from group_error
@@ -230,7 +233,7 @@ class Preparer:
         )
 
     async def _choose(self, step: Step) -> UUID:
-        """The chat's model, or the fallback that stands in for it in this turn."""
+        """Return the chat's model, or the fallback that replaces it in this turn."""
         own = step.chat.last_model_config_id
         config = (await self._directory.snapshot()).configs.get(own)
         if config is None or not config.options.fallbacks:
@@ -254,7 +257,7 @@ class Preparer:
         return StandIn(f"{_name(own)} did not answer. This turn goes on with {_name(config)}.")
 
     async def ask(self, model_config_id: UUID, *, owner_id: UUID, effort: str | None) -> Asked:
-        """The model of a config, or `StepFailed`: trying again would not make it usable."""
+        """Connect the model of a config. Raises `StepFailed` if it cannot be used: a retry would not help."""
         ready = await self._directory.for_generation(model_config_id, owner_id=owner_id)
         return await self._connected(ready, effort)
 
@@ -263,7 +266,10 @@ class Preparer:
         return await self._connected(ready, choice.reasoning_effort or effort)
 
     async def check_spend(self, asked: Asked, owner_id: UUID) -> None:
-        """Raises `SpendLimitReached`. A limit that cannot be read lets the call through: better late than never."""
+        """Raise `SpendLimitReached` if the owner's limit is used up.
+
+        A limit that cannot be read does not block the call.
+        """
         if asked.ready.key_source is KeySource.USER:
             return
         try:
@@ -275,7 +281,7 @@ class Preparer:
             log.warning("spend_not_checked", owner_id=owner_id, error=str(error) or type(error).__name__)
 
     async def action_seconds(self) -> float:
-        """How long a client gets to execute the calls that are its own."""
+        """Return how long a client may take to execute its tool calls."""
         return float((await self.chat_settings()).dynamic_tool_timeout_seconds)
 
     async def chat_settings(self) -> ChatSettings:
@@ -299,7 +305,7 @@ class Preparer:
         return Asked(ready=ready, model=model, prices=prices, effort=efforts.parse(effort), windows=windows)
 
     async def _keep_report(self, ready: ReadyModel, windows: Windows) -> None:
-        """Store what a provider says about its model, for other replicas and for administrators to see."""
+        """Store the window that a provider reports for its model, for other replicas and for administrators."""
         stored = None if ready.window is None else ready.window.reported_tokens
         config_id, reported = ready.config.id, windows.reported
         if reported is None or reported == stored or self._reports_kept.get(config_id) == reported:
@@ -314,13 +320,15 @@ class Preparer:
             log.warning("report_not_kept", model_config_id=config_id, error=str(error) or type(error).__name__)
 
     def forget_models(self) -> None:
-        """Something was learned about a model: the next step reads it."""
+        """Drop cached models: something was learned about one, and the next step must read it."""
         self._directory.forget_models()
 
     async def _look_up(self, provider: Provider, config: ModelConfig, read: Callable[[], T]) -> T:
-        """Read prices and windows of a model. Beside the loop where it may be slow: the first look at what is listed
-        loads a table. Only there: in a busy process a thread waits long for its turn, and every step would wait for
-        it."""
+        """Read prices and windows of a model.
+
+        The first lookup of a model runs in a thread, because it loads a table. Later ones run on the event loop: in a
+        busy process a thread waits long to be scheduled, and every step would wait for it.
+        """
         looked_up = (provider.type, config.model, self._clock.now().date())
         if looked_up in self._looked_up:
             return read()
@@ -331,7 +339,10 @@ class Preparer:
         return found
 
     async def _open_tools(self, step: Step, mode: Mode, stack: AsyncExitStack) -> StepTools:
-        """A server of tools that cannot be reached must not look like a database that is away for a moment."""
+        """Open the tools.
+
+        An unreachable tool server must not look like a database outage, so its errors are translated.
+        """
         try:
             return await self._toolbox.open(step, mode=mode, stack=stack)
         except (OSError, DeadlineExceeded) as error:
@@ -388,7 +399,7 @@ class Preparer:
         return str(stored.get("plan_mode_instructions") or "") if isinstance(stored, dict) else ""
 
     async def _degraded(self, what: str, reading: Any) -> str:
-        """A text that the step can do without."""
+        """Return an optional text, empty if it cannot be read."""
         try:
             found = await reading
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
@@ -397,7 +408,7 @@ class Preparer:
         return found if isinstance(found, str) else ""
 
     async def _summary_choice(self, step: Step, ready: ReadyModel) -> tuple[Choice, int | None]:
-        """Who would summarise, and how much it can read. Cheap: its client is only made when it is needed."""
+        """Return the model that would summarize, and its window. Cheap: its client is only made when it is needed."""
         stored = await self._directory.setting("models")
         named = stored.get("compaction") if isinstance(stored, dict) else None
         override, _ = resolve.read_override(named)
@@ -422,7 +433,8 @@ class Preparer:
 
 @lru_cache(maxsize=256)
 def _file_rules(caps: Capabilities, max_image_bytes: int | None) -> FileRules:
-    """The same object for the same rules, although models are made anew for every step: prompts are kept by it."""
+    """Return the same object for the same rules: cached prompts are compared by it, and models are made for every
+    step."""
     return FileRules(accepts=caps.accepts, max_image_bytes=max_image_bytes)
 
 
@@ -431,7 +443,7 @@ def _is_long(rows: Sequence[PromptRow]) -> bool:
 
 
 def is_turn_long(step: Step) -> bool:
-    """Whether going through the turn takes so long that it must not happen on the event loop."""
+    """Return whether reading the turn takes too long for the event loop."""
     rows = step.history.rows[-_ROWS_ON_LOOP:]
     size = 0
     for row in reversed(rows):
@@ -445,7 +457,7 @@ def is_turn_long(step: Step) -> bool:
 
 
 def assessed_rows(history: LoadedHistory) -> tuple[PromptRow, ...]:
-    """The rows of the prompt that `compaction.assess` goes by; between them a long chat has many that it does not."""
+    """Return the rows of the prompt that `compaction.assess` uses; a long chat has many rows between them."""
     rows = history.prompt
     newest = len(rows) - 1
     while newest > 0 and not _is_counted(rows[newest]):
@@ -454,7 +466,7 @@ def assessed_rows(history: LoadedHistory) -> tuple[PromptRow, ...]:
         return rows[newest:]
     boundary = next(place for place, row in enumerate(rows) if row.message.id == history.boundary_id)
     after = range(boundary, len(rows))
-    # The first answer decides; without one it counts that anything was said at all.
+    # The first answer counts; without one, the first row that is not a system row.
     said = next((place for place in after[1:] if rows[place].message.role is not Role.SYSTEM), boundary)
     first = next((place for place in after if rows[place].message.role is Role.ASSISTANT), said)
     return rows[boundary:] if newest <= first else (*rows[boundary : first + 1], *rows[newest:])
@@ -465,7 +477,7 @@ def _is_counted(row: PromptRow) -> bool:
 
 
 def stored_retry(chat: Chat) -> RetryState | None:
-    """What the chat's row says about its next attempt."""
+    """Decode the retry state in the chat's row: its next attempt. None if there is none or it cannot be read."""
     if chat.retry_state is None:
         return None
     try:
@@ -475,7 +487,7 @@ def stored_retry(chat: Chat) -> RetryState | None:
 
 
 def _last_writer(step: Step) -> UUID | None:
-    """Whose answer is the newest of this turn."""
+    """Return the model config that wrote the newest answer of this turn."""
     for row in reversed(step.history.rows):
         message = row.message
         if message.role is Role.ASSISTANT and not message.compressed:

@@ -1,7 +1,7 @@
-"""Jobs that remove what has had its time: archived chats, files nobody uses, what is left of logins, the audit log.
+"""Purge jobs: remove archived chats, unused files, ended sessions and logins, old audit entries and tool runs.
 
-Every replica runs them. Chats are removed by one of them at a time; of the rest, rows that another replica removes at
-the same moment are passed over, or waited for and then found gone.
+Every replica runs them. Chats are removed by one replica at a time. Other rows that another replica removes at the same
+moment are skipped, or waited for and then found gone.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ log = get_logger("worker.purge_jobs")
 
 CLOSE_SECONDS = 5.0
 BATCH = 1000
-# In one run; what is left has waited for months and can wait for the next.
+# Limit of one run; the rest can wait for the next run.
 MAX_REMOVED = 50_000
 MAX_FAMILIES = 1000
 LISTED_FAMILIES = 100
-# Chosen: files have up to 10 MiB, and who links one of a batch meanwhile waits for the whole batch.
+# Chosen: files have up to 10 MiB, and a request that links a file of a batch waits for the whole batch.
 FILE_BATCH = 100
 MAX_FILES = 10_000
 
@@ -47,7 +47,7 @@ Connect: TypeAlias = Callable[[], Awaitable[asyncpg.Connection]]
 
 
 class Removed(msgspec.Struct, frozen=True):
-    """What a run took away, and how much it had to leave although its time was over."""
+    """The number of items that a run removed, and of those that were due but had to stay."""
 
     number: int = 0
     skipped: int = 0
@@ -57,11 +57,11 @@ class Removed(msgspec.Struct, frozen=True):
 async def alone(
     connect: Connect, try_lock: Callable[[asyncpg.Connection], Awaitable[bool]]
 ) -> AsyncIterator[asyncpg.Connection | None]:
-    """A connection that holds the lock, or None when another replica is at it. The lock ends with the session."""
+    """Yield a connection that holds the lock, or None if another replica holds it. The lock ends with the session."""
     conn = await connect()
     try:
         yield conn if await try_lock(conn) else None
-        # Politely: when it returns the lock is free, and whoever comes next gets it.
+        # Close gracefully: when this returns the lock is free for the next caller.
         with suppress(TimeoutError):
             await conn.close(timeout=CLOSE_SECONDS)
     finally:
@@ -69,9 +69,10 @@ async def alone(
 
 
 class ChatPurge:
-    """Families that were archived longer ago than administrators want to keep them, whole. On one replica at a time.
+    """Removes whole families archived longer ago than administrators want to keep them. Runs on one replica at a time.
 
-    Each goes in a transaction of its own: one that cannot go keeps no other. What was used and spent stays counted.
+    Each family is removed in its own transaction: one that cannot be removed does not block the others. Usage and
+    spending stay counted.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class ChatPurge:
         self._stats = stats
         self._max_families = max_families
         self._listed = listed
-        # Those that could not go when they were last tried: each is logged once, not with every run.
+        # Families that could not be removed in the last run: each is logged once, not with every run.
         self._stuck: set[ChatId] = set()
 
     async def __call__(self) -> Removed:
@@ -124,18 +125,19 @@ class ChatPurge:
         return Removed(chats, len(stuck))
 
     async def _try_remove(self, root_id: ChatId, before: datetime) -> int | None:
-        """How many chats went: none of a family that is not due any more. None for one that is, and cannot go."""
+        """Return the number of removed chats: 0 for a family that is no longer due, None for one that cannot be
+        removed."""
         try:
             removed = await self._chats.delete(root_id, archived_before=before)
         except (ChatNotFound, ArchiveFirst):
-            return 0  # somebody was faster, or took it out of the archive
+            return 0  # removed by another replica, or no longer archived
         except (ChatBusy, InvalidState, LockTimeout, InvariantViolation) as error:
             self._tell(root_id, error)
             return None
         except DatabaseUnavailable as error:
             if not isinstance(error.__cause__, asyncpg.QueryCanceledError):
                 raise
-            # Too large for the time that a statement has. The others must not wait behind it for ever.
+            # Too large for the statement timeout. The other families must not wait behind it forever.
             self._tell(root_id, error)
             return None
         self._stats.purged["chats"] += removed
@@ -145,13 +147,13 @@ class ChatPurge:
         if root_id in self._stuck:
             return
         if isinstance(error, InvariantViolation):
-            log.exception("family_not_purged", error, chat_id=root_id)  # a bug, and this family's alone
+            log.exception("family_not_purged", error, chat_id=root_id)  # a bug, which affects only this family
         else:
             log.warning("family_not_purged", chat_id=root_id, error=str(error))
 
 
 class FilePurge:
-    """Files that were uploaded a day ago and are in no chat, or were in chats that are gone."""
+    """Removes files that were uploaded a day ago and are in no chat, and files of removed chats."""
 
     def __init__(self, pool: asyncpg.Pool, *, clock: Clock, stats: WorkerStats, batch: int = FILE_BATCH) -> None:
         self._pool = pool
@@ -173,7 +175,7 @@ class FilePurge:
 
 
 class AuthPurge:
-    """Sessions and links that have ended, tokens long expired, failed logins that count no longer, old answers."""
+    """Removes ended sessions and links, long expired tokens, failed logins that no longer count, and old answers."""
 
     def __init__(self, pool: asyncpg.Pool, *, clock: Clock, stats: WorkerStats) -> None:
         self._pool = pool
@@ -199,7 +201,7 @@ class AuthPurge:
 
 
 class AuditPurge:
-    """Entries of the audit log beyond the days that administrators want to keep them."""
+    """Removes audit entries older than the days that administrators want to keep them."""
 
     def __init__(self, pool: asyncpg.Pool, *, clock: Clock, stats: WorkerStats, batch: int = BATCH) -> None:
         self._pool = pool
@@ -223,7 +225,7 @@ class AuditPurge:
 
 
 class ToolRunPurge:
-    """Runs of tools that nobody will ask for again."""
+    """Removes tool runs that are no longer needed."""
 
     def __init__(self, pool: asyncpg.Pool, *, stats: WorkerStats, batch: int = BATCH) -> None:
         self._pool = pool
@@ -248,7 +250,7 @@ async def _in_batches(
     batch: int,
     stats: WorkerStats,
 ) -> Removed:
-    """Remove batch by batch until one is not full, or enough is done for this run."""
+    """Remove batch by batch until one is not full, or the limit of this run is reached."""
     total = 0
     for _ in range(MAX_REMOVED // batch):
         async with pool.acquire() as conn:

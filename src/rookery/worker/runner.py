@@ -1,7 +1,7 @@
-"""A runner: drives one chat from its acquisition until somebody else has it, or nobody needs to.
+"""A runner: drives one chat from its acquisition until another replica owns it or it has nothing to do.
 
-It follows the chat's committed state and keeps at most one task at work on it. States come from anywhere, in any order
-and any number (hints, the sync loop, the row itself); only the version decides which of them is news.
+It follows the chat's committed state and keeps at most one task at work on it. States come from several sources (hints,
+the sync loop, the row itself), in any order and any number; only the version decides which of them is new.
 """
 
 from __future__ import annotations
@@ -40,9 +40,11 @@ _KNOWN = frozenset(Status)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerParts:
-    """What all runners of a process share. `work_of` gives the work of a kind of task; tests bring their own.
+    """Shared dependencies of all runners of a process.
 
-    `may_commit` says whether this process is known to be alive; what it would commit otherwise waits.
+    `work_of` returns the work for a kind of task; tests use their own.
+
+    `may_commit` returns whether this process is known to be alive; if not, its commits wait.
     """
 
     worker_id: UUID
@@ -59,10 +61,10 @@ class RunnerParts:
 
 
 class Runner:
-    """One acquisition of one chat. `on_lost` is called when it has no business with the chat any more.
+    """One acquisition of one chat. `on_lost` is called when the runner no longer owns the chat.
 
-    `acquired` is the chat as the acquisition left it, for whoever has it at hand; `slot` is the slot it holds, which
-    it may be asked to give to somebody else.
+    `acquired` is the chat as the acquisition left it, if the caller has it. `slot` is the slot it holds, which it may
+    be asked to give up.
     """
 
     def __init__(
@@ -84,7 +86,7 @@ class Runner:
         self._parts = parts
         self._on_lost = on_lost
         self._accepted: ChatState | None = None
-        self._mail: ChatState | None = None  # the newest that has not been looked at
+        self._mail: ChatState | None = None  # the newest state that has not been processed
         self._wake = asyncio.Event()
         self._active: TaskRecord | None = None
         self._records: set[TaskRecord] = set()
@@ -104,19 +106,19 @@ class Runner:
 
     @property
     def is_at_work(self) -> bool:
-        """Whether its task does something, instead of waiting for a moment or for somebody."""
+        """Whether its task does something, instead of waiting for a time or for an answer."""
         active = self._active
         return active is not None and not active.is_done and not active.handle.is_waiting
 
     @property
     def state(self) -> str | None:
-        """What its task is at, for the metrics; None when it has none, or one that only lets go of the chat."""
+        """The state of its task, for the metrics; None without a task, or with one that only lets go of the chat."""
         if self._active is None or self._active.is_done:
             return None
         return self._active.handle.state
 
     async def run(self) -> None:
-        """Follow the chat until cancelled; then see every task out."""
+        """Follow the chat until cancelled; then wait for every task to end."""
         try:
             with self._parts.bus.subscribe(ChatHint, self._heard, key=self.chat_id):
                 await self._begin()
@@ -127,12 +129,15 @@ class Runner:
         finally:
             self._cancel_active(CancelReason.SHUTDOWN)
             await self._see_out()
-            # Its tasks know their runner: what they held must not wait for the garbage collector.
+            # Its tasks refer to their runner: without this, what they held would wait for the garbage collector.
             self._active = None
 
     async def _begin(self) -> None:
-        """Take the first state in, directly: what an older runner's subscription still delivers would look like a lost
-        lease. With the row of the acquisition work begins at once; what happened since then is found behind it."""
+        """Process the first state directly.
+
+        A state that an older runner's subscription still delivers would look like a lost lease. With the row of the
+        acquisition, work begins immediately; later changes are found afterwards.
+        """
         if self._acquired is None:
             self._process(await self._read())
             return
@@ -147,34 +152,34 @@ class Runner:
             self._process(mail)
         if self._must_look:
             self._must_look = False
-            # The mail may have been the news already, and started the next task.
+            # The mailbox may have held the news already, and started the next task.
             if self._is_idle:
                 await self._look()
 
     def deliver(self, state: ChatState) -> None:
-        """Put a state in the mailbox; an older one than what lies there is dropped."""
+        """Put a state in the mailbox, unless it holds a newer one."""
         if self._mail is None or self._mail.snapshot_version < state.snapshot_version:
             self._mail = state
             self._wake.set()
 
     def cancel_tasks(self, reason: CancelReason) -> None:
-        """Before the runner itself is cancelled, by whoever knows why. It starts nothing after this."""
+        """Cancel all tasks and start no others. Called before the runner itself is cancelled, with the reason."""
         self._is_through = True
         self._cancel_active(reason)
 
     def fence_off(self) -> None:
-        """Stop all work: the lease may be somebody else's by now. The runner stays, in case it is not."""
+        """Stop all work: another replica may own the lease by now. The runner stays, in case none does."""
         self._is_fenced = True
         self._cancel_active(CancelReason.LEASE_LOST)
 
     def resume(self) -> None:
-        """Go on from a fresh look at the chat: its lease was renewed after all."""
+        """Go on after reading the chat again: its lease was renewed after all."""
         if self._is_fenced:
             self._is_fenced = False
             self._look_again()
 
     def drain(self) -> None:
-        """Let the task at work end, but start no other; one that only waits need not be waited for."""
+        """Let the running task end, but start no other. A task that only waits is cancelled."""
         self._is_draining = True
         if self._is_idle:
             self._look_again()
@@ -182,16 +187,18 @@ class Runner:
             self._cut_wait()
 
     def asked(self) -> None:
-        """Owners were asked to make room: a chat that only waits need not wait here."""
+        """Note that owners were asked to give up slots: a chat that only waits need not wait here."""
         self._cut_wait()
 
     def _cut_wait(self) -> None:
-        """A task that waits while the process is to stop, or its slot is asked for, makes room for the one that lets go
-        of the chat. What it waits for is stored, and sat out by whoever has the chat next."""
+        """Cancel a waiting task when the process is stopping or its slot is asked for, and let go of the chat.
+
+        The end of the wait is stored; the next runner of the chat waits out the rest.
+        """
         active, accepted = self._active, self._accepted
         if active is None or accepted is None or not active.handle.is_waiting:
             return
-        # Those that run in a drain, too, would only be started again.
+        # Tasks that also run during a drain would only be started again.
         is_draining = self._is_draining and self._kind_of(accepted) is not active.input.kind
         if is_draining or self._may_leave_wait(active):
             active.cancel(CancelReason.SHUTDOWN)
@@ -219,9 +226,9 @@ class Runner:
         return ChatState.of(await self._parts.machine.peek(self.chat_id))
 
     def _process(self, state: ChatState, *, is_forced: bool = False) -> None:
-        """Take a state in. Synchronous: nothing can come between looking at it and acting on it.
+        """Process a state. Synchronous, so nothing can happen between looking at it and acting on it.
 
-        Forced, the state that is known already starts its work again.
+        With `is_forced`, a state that is known already starts its work again.
         """
         accepted = self._accepted
         if self._is_through or (accepted is not None and not _is_news(accepted, state, or_same=is_forced)):
@@ -243,12 +250,16 @@ class Runner:
             self._spawn(state, may_give_way=self._has_stepped or was_waiting)
 
     def _is_ours(self, state: ChatState) -> bool:
-        """A status that this version does not know is nobody's here: a newer replica will take the chat."""
+        """Return whether this runner owns the chat.
+
+        A status that this version does not know is left to a newer replica.
+        """
         is_owner = (state.worker_id, state.runner_id) == (self._parts.worker_id, self.runner_id)
         return is_owner and state.status in _KNOWN
 
     def _reason(self, state: ChatState) -> CancelReason:
-        """Why the task at work is not wanted any more: it has done its work itself, or somebody changed the chat."""
+        """Return why the running task is no longer wanted: it has done its work, or the chat was changed by another
+        writer."""
         if state.status != Status.INTERRUPTING and self._active is not None:
             claimed = self._active.handle.claimed
             if claimed is not None and claimed <= state.snapshot_version:
@@ -298,7 +309,7 @@ class Runner:
             self._active.cancel(reason)
 
     def _task_done(self, record: TaskRecord) -> None:
-        """A task that ended by itself should have moved the chat. If it has not, look: nothing else will."""
+        """Look at the chat when a task has ended and the chat has not moved: nothing else would."""
         self._records.discard(record)
         if record.is_cancelled:
             unwound = self._parts.clock.monotonic() - record.cancelled_at
@@ -326,8 +337,8 @@ class Runner:
         accepted = self._accepted
         assert accepted is not None
         if state.snapshot_version < accepted.snapshot_version:
-            # What was accepted is older than this read, and yet it is gone: the database crashed, and with it went
-            # commits that nobody was promised. Everything it says from here on would look old.
+            # The accepted state was seen before this read, yet its version is higher: the database crashed and lost
+            # commits that were not promised to be durable. Every later version would look old.
             log.warning("database_went_back", chat_id=self.chat_id)
             self._accepted = None
             self._process(state)
@@ -337,7 +348,7 @@ class Runner:
             self._revive(state)
 
     async def _rest(self) -> None:
-        """Before another try to read; news end it."""
+        """Wait before the next try to read; news ends the wait."""
         try:
             async with self._parts.clock.deadline(self._parts.config.stall_backoff_seconds, "runner-read"):
                 await self._wake.wait()
@@ -345,7 +356,7 @@ class Runner:
             pass
 
     def _revive(self, state: ChatState) -> None:
-        """Start the work of a state again whose task is gone."""
+        """Start the work of a state again whose task has ended."""
         active = self._active
         if self._is_fenced or self._is_through:
             return
@@ -361,7 +372,7 @@ class Runner:
         self._spawn(state, delay_seconds=delay)
 
     def _is_stall(self, active: TaskRecord, state: ChatState) -> bool:
-        """Whether the task ended by itself and left the chat as it had found it."""
+        """Return whether the task ended without being cancelled and left the chat unchanged."""
         if active.is_cancelled or not self._is_ours(state):
             return False
         is_same = active.input.key == (state.history_version, state.status)
@@ -382,7 +393,7 @@ def _is_news(accepted: ChatState, state: ChatState, *, or_same: bool = False) ->
 
 
 def _is_same_work(accepted: ChatState, state: ChatState) -> bool:
-    """Whether the same task is right for both. Attempts and retries never restart work."""
+    """Return whether the same task serves both states. Attempts and retries never restart work."""
     return (accepted.history_version, accepted.status, accepted.archived) == (
         state.history_version,
         state.status,

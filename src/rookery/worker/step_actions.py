@@ -1,7 +1,7 @@
-"""The acts of a generation task: ask the model, run the tools, summarise, hand over to the client, end the turn.
+"""The actions of a generation task: call the model, run tools, summarize, hand over to the client, end the turn.
 
-Each is at most one commit, behind the task's fence. An attempt is counted before anything is asked or run, so that a
-chat which kills its process comes to an end; what is shown live belongs to that attempt.
+Each action is at most one commit, behind the task's fence. An attempt is counted before a model or tool is called, so
+that a chat that kills its process comes to an end. Live parts belong to that attempt.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _EMPTY = Classified(kind=ErrorKind.GENERIC, message="The model answered without 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActParts:
-    """What all acts of a process share."""
+    """Shared dependencies of all step actions of a process."""
 
     preparer: Preparer
     buffer: PartBuffer
@@ -88,7 +88,7 @@ class ActParts:
 
 
 class StepActions:
-    """The acts on one loaded step. `attempt` is the number of the attempt that was begun last, 0 before the first."""
+    """The actions on one loaded step. `attempt` is the number of the latest attempt, 0 before the first."""
 
     def __init__(self, parts: ActParts, handle: TaskHandle, prepared: Prepared, history: History) -> None:
         self.parts = parts
@@ -107,10 +107,13 @@ class StepActions:
         """Whether the turn can go on without a summary."""
         return self.prepared.assessment.has_room and self._step.meta.refused_tokens is None
 
-    # Asking the model
+    # Model calls
 
     async def generate(self, notice: str | None, *, told: str | None = None) -> None:
-        """`notice` is for the model, in this request only; `told` for people, committed with the answer."""
+        """Call the model and commit its answer.
+
+        `notice` goes to the model, in this request only; `told` goes to the user and is committed with the answer.
+        """
         asked = self.prepared.asked
         await self.parts.preparer.check_spend(asked, self._step.chat.owner_id)
         call = await self.prepared.call(notice=notice)
@@ -137,7 +140,7 @@ class StepActions:
             await commit_shield.to_the_end(self._commit_answer(asked, rows, self._entry(asked, outcome), outcome.usage))
 
     async def take_refusal(self, failure: Classified) -> bool:
-        """The request was too long: remember that. False when none was sent, so that nothing was found out."""
+        """Remember that the request was too long. Return False when none was sent, so that nothing was learned."""
         if (sent := self._sent) is None:
             return False
         tokens = await asyncio.to_thread(
@@ -147,7 +150,7 @@ class StepActions:
         return True
 
     async def remember_refusal(self, asked: Asked, failure: Classified, call: Call, tokens: int) -> int | None:
-        """The window that the model is believed to have after it refused this call, of about so many tokens."""
+        """Record a refused request of about `tokens` tokens. Return the window that the model is believed to have."""
         return await self.learned.remember(
             asked,
             failure,
@@ -166,7 +169,7 @@ class StepActions:
         )
 
     def _was_told(self, text: str) -> bool:
-        """Whether people have read this in the running turn already."""
+        """Return whether the user has already been shown this notice in the running turn."""
         start = self.turn_id() or 0
         return any(
             row.message.role is Role.SYSTEM and row.message.id > start and Text(text) in row.message.parts()
@@ -182,13 +185,13 @@ class StepActions:
         try:
             await self._commit(rows, record)
         except Exception:
-            # The chat moved on, or the database is away: the answer is lost, and paid for.
+            # The chat moved on, or the database is unavailable: the answer is lost, but must be paid for.
             self.parts.ledger.record(msgspec.structs.replace(bill, status=CallStatus.INTERRUPTED))
             raise
         await self.learned.check_guess(asked, read_tokens=usage.context_tokens or 0)
 
     async def _take_empty(self, asked: Asked, outcome: AssistantOutcome) -> None:
-        """Nothing was said: the end of the turn, unless the user waits for a first word."""
+        """Handle an empty answer: it ends the turn, unless the user still waits for the first text."""
         self.parts.ledger.record(self._entry(asked, outcome))
         if not chat_decision.is_empty_answer_final(self.history, self.attempt):
             raise StepFailed(msgspec.structs.replace(_EMPTY, provider=asked.provider_name))
@@ -213,7 +216,7 @@ class StepActions:
         )
 
     async def _store_file(self, file: GeneratedFile) -> UUID:
-        """The chat gets its link with the commit; a file whose step comes to nothing is removed like any other."""
+        """Store a file. The commit links it to the chat; the purge removes files of steps that were never committed."""
         name = f"generated{mimetypes.guess_extension(file.media_type) or ''}"
         async with self.parts.pool.acquire() as conn:
             stored = await files.create_file(
@@ -230,9 +233,9 @@ class StepActions:
         try:
             self.parts.buffer.start_model_invocation(episode.key)
         except PartBufferError:
-            return  # stopped meanwhile; whoever stopped it has read what there was
+            return  # closed meanwhile by the task that interrupts this one
 
-    # Running tools
+    # Tools
 
     async def execute(self, decision: ExecuteTools) -> None:
         prepared, handle, parts = self.prepared, self.handle, self.parts
@@ -258,7 +261,7 @@ class StepActions:
                 stats=parts.tool_stats,
                 keep_result=prepared.turn_tools.keep_result,
             )
-            results = await handle.read(lambda: execute_batch(pending, setup))
+            results = await handle.run_tools(lambda: execute_batch(pending, setup))
             await self._commit(tool_rows(results, model_config_id=prepared.asked.ready.config.id))
 
     async def _commit(self, rows: Sequence[NewMessage], then: AfterCommit | None = None) -> None:
@@ -280,7 +283,7 @@ class StepActions:
     async def compact(self, decision: Compact) -> None:
         await CompactionAct(self).compact(decision)
 
-    # Ending
+    # End of a step
 
     async def hand_over(self, _: EnterRequiresAction) -> None:
         """Wait for the client, which executes the calls."""
@@ -290,7 +293,7 @@ class StepActions:
         )
 
     async def ask(self, questions: Sequence[Question], *, timeout_seconds: float | None) -> None:
-        """Wait for a person, who says whether the calls may run."""
+        """Wait for the user to approve or deny the calls."""
         await self._park(
             lambda tx: transitions.ask_approvals(tx, questions, timeout_seconds=timeout_seconds),
             Transition.ASK_APPROVALS,
@@ -304,7 +307,7 @@ class StepActions:
 
         async def enter_and_tell() -> None:
             self.parts.effects.action_required(await self.handle.update(enter, transition=transition))
-            self.parts.stats.approvals_asked += asked  # what was not committed was not asked
+            self.parts.stats.approvals_asked += asked  # counted only once committed
 
         await commit_shield.to_the_end(enter_and_tell())
 
@@ -315,7 +318,7 @@ class StepActions:
 
         async def end(tx: Tx) -> tuple[Chat, bool] | None:
             if notice is not None and (await transitions.commit_step(tx, [notice])).promoted:
-                # The user has spoken meanwhile, which begins a turn of its own: it is not over.
+                # The user has sent a message meanwhile, which begins a new turn: the chat is not at rest.
                 return None
             finished = await transitions.finish_turn(tx)
             return tx.chat, finished.promoted is not None
@@ -340,7 +343,7 @@ class StepActions:
         await commit_shield.to_the_end(fail_and_tell())
 
     async def fail_compaction(self, error: LastError) -> None:
-        """End the turn: a summary was made, and the chat is still too long."""
+        """End the turn with an error: a summary was made, and the chat is still too long."""
         own, summary = self.prepared.asked, self.prepared.summary
         is_own = summary.model_config_id == own.ready.config.id
         self.parts.stats.calls.compacted(own.model if is_own else None, Source.AUTOMATIC, result="error")
@@ -357,14 +360,14 @@ class StepActions:
         self.parts.stats.turn_ended(outcome, self._step, now=self.parts.clock.now())
 
     def retried(self, kind: ErrorKind) -> None:
-        """For the counters: what failed is tried again."""
+        """Count a retry, for the metrics."""
         self.parts.stats.calls.retried(self.prepared.asked.model, kind)
 
     # Attempts
 
     @asynccontextmanager
     async def attempting(self) -> AsyncIterator[Episode]:
-        """Count an attempt and open its episode, which is closed however the act ends."""
+        """Count an attempt and open its episode; the episode is closed however the action ends."""
 
         async def begin(tx: Tx) -> tuple[Chat, int]:
             if are_attempts_used(tx.chat.generation_attempt, self.parts.retry):
@@ -373,7 +376,7 @@ class StepActions:
             return tx.chat, await transitions.record_generation_attempt(tx)
 
         async def begin_and_tell() -> int:
-            # Nobody was promised an attempt; the commit of its step makes it durable as well.
+            # An attempt need not be durable: the commit of its step makes it so.
             if (counted := await self.handle.count_attempt(self.parts.retry.max_attempts)) is not None:
                 return counted
             chat, attempt = await self.handle.update(
@@ -392,7 +395,7 @@ class StepActions:
         try:
             episode = self.parts.buffer.create_episode(key)
         except EpisodeExists as error:
-            # An interrupt closed it first; the fence of the next try finds that out.
+            # An interrupt closed the episode first; the fence of the next try finds that out.
             raise RetryTask(str(error)) from error
         try:
             yield episode
@@ -414,7 +417,7 @@ class StepActions:
         return row
 
     def _bill(self, asked: Asked, usage: Usage, meter: StepMeter, *, purpose: Purpose, status: CallStatus) -> None:
-        """A call that came to nothing still cost something."""
+        """Bill a call that failed or was stopped: it still cost something."""
         row = billing.entry(
             self._step.chat,
             asked,
@@ -428,7 +431,7 @@ class StepActions:
         self.parts.ledger.record(row)
 
     def metered(self, asked: Asked, meter: StepMeter, purpose: Purpose) -> _Metered:
-        """Around a call of this step that is not shown as an answer."""
+        """Return a meter for a call of this step that is not shown as an answer."""
         return _Metered(self, asked, meter, purpose)
 
     def turn_id(self) -> int | None:
@@ -437,9 +440,9 @@ class StepActions:
 
 
 class _Metered:
-    """Around a call: it is known by its episode while it runs, and billed when it fails or is stopped.
+    """Meter of a call: registers its usage under its episode while it runs, and bills it when it fails or is stopped.
 
-    What a client of a model should not have raised ends the step as what it looks like.
+    Unexpected exceptions of a model client are classified and end the step.
     """
 
     def __init__(
@@ -480,7 +483,7 @@ class _Metered:
 
 
 def _publisher(episode: Episode) -> Publish:
-    """Shows parts live, as long as anybody may see them. A preview never fails a step."""
+    """Return a function that shows parts live while the episode is open. A preview never fails a step."""
 
     def publish(role: Role, part: Part) -> None:
         try:

@@ -1,11 +1,11 @@
-"""The contract of a runner's tasks: one kind of work on one chat, fenced, watched, tried again until it is through.
+"""The contract of a runner's tasks: one kind of work on one chat, fenced, watched and retried until it is done.
 
-A task is done when it returns, when its chat has moved on, or when its runner cancels it. Everything else, bugs
-included, is tried again: a chat is never left lying because a task failed.
+A task is done when it returns, when its chat has moved on, or when its runner cancels it. Every other outcome, bugs
+included, is retried: a failed task never leaves a chat unattended.
 
-TaskError
-├── TaskExit    the fence is lost, the chat is gone, somebody else is right: end quietly
-└── RetryTask   the infrastructure failed; run the whole task again
+    TaskError
+    ├── TaskExit    the fence is lost, the chat is deleted, or another runner owns it: end quietly
+    └── RetryTask   the infrastructure failed; run the whole task again
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ log = get_logger("worker.tasks")
 
 T = TypeVar("T")
 
-# What a fence may refuse besides a transition.
+# Counted in place of a transition when the fence refused a read.
 READ = "read"
 
 
 class TaskError(Exception):
-    """Base of what ends a run of a task on purpose."""
+    """Base of the errors that end a run of a task on purpose."""
 
 
 class TaskExit(TaskError):
-    """Nothing is left to do here: the chat moved on, went away, or belongs to somebody else.
+    """Raised when nothing is left to do: the chat moved on, was deleted, or belongs to another runner.
 
-    `refused` is what the fence refused, for the metrics: a transition, or a look at the chat. None where no fence did.
+    `refused` is what the fence refused, for the metrics: a transition or a read. None if no fence was involved.
     """
 
     refused: str | None = None
 
 
 class RetryTask(TaskError):
-    """The database or the like failed. Nothing is wrong with the chat; run the task again."""
+    """Raised when the database or other infrastructure failed. Nothing is wrong with the chat; run the task again."""
 
 
 class TaskKind(StrEnum):
@@ -68,7 +68,7 @@ class TaskKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskInput:
-    """What a task starts from: the state its runner saw. `asked_for` is its slot, where somebody else may need it."""
+    """The state a task starts from, as its runner saw it. `asked_for` is its slot, if another owner may need it."""
 
     task_id: UUID
     kind: TaskKind
@@ -81,7 +81,7 @@ class TaskInput:
 
     @property
     def key(self) -> tuple[int, Status]:
-        """Tasks with the same key would do the same work; only one of them may be inside at a time."""
+        """Tasks with the same key would do the same work; only one of them may run at a time."""
         return self.history_version, self.status
 
     def fence(self, *, attempt: int | None = None) -> Fence:
@@ -96,28 +96,28 @@ class TaskInput:
 
 
 class TaskCancellation(Cancellation):
-    """Where a task's tools read why they are stopped. Knows of the watchdog, which cancels without asking anybody."""
+    """The reason why a task's tools are stopped. Includes the watchdog, which cancels without setting a reason."""
 
-    __slots__ = ("_told", "watchdog")
+    __slots__ = ("_given", "watchdog")
 
     def __init__(self) -> None:
         self.watchdog: Deadline | None = None
-        self._told: CancelReason | None = None
+        self._given: CancelReason | None = None
         super().__init__()
 
     @property
     def reason(self) -> CancelReason | None:
-        if self._told is None and self.watchdog is not None and self.watchdog.is_expired:
+        if self._given is None and self.watchdog is not None and self.watchdog.is_expired:
             return CancelReason.TIMEOUT
-        return self._told
+        return self._given
 
     @reason.setter
     def reason(self, reason: CancelReason | None) -> None:
-        self._told = reason
+        self._given = reason
 
 
 def _ignore() -> None:
-    """Nobody wants to know."""
+    """Default for `on_wait`."""
 
 
 def _always() -> bool:
@@ -125,11 +125,11 @@ def _always() -> bool:
 
 
 class TaskHandle:
-    """A task as its work sees it: what it may do to the chat, and how it shows that it is alive.
+    """A task as its work sees it: access to the chat behind the fence, and signs of progress for the watchdog.
 
-    One for all tries of a task. `claimed` is the version by which this task itself is moving the chat on, or has: by
-    it the runner tells the task's own commit from somebody else's. `on_wait` hears when the task begins to wait.
-    While `may_commit` says no, what the task wants to commit waits: peers may take this process for dead.
+    One handle serves all tries of a task. `claimed` is the version that this task's own commit gives the chat: by it
+    the runner tells the task's commit from one of another writer. `on_wait` is called when the task begins to wait.
+    While `may_commit` returns False, commits wait: peers may believe that this process is dead.
     """
 
     def __init__(
@@ -166,8 +166,8 @@ class TaskHandle:
     ) -> T:
         """Apply transitions behind the task's fence. The committed row reaches the runner before this returns.
 
-        `transition` is the one that matters among them, by which a lost fence is counted. `lazily`: without waiting
-        for the disk, for what a task can do again.
+        `transition` is the main one among them; a lost fence is counted under its name. `lazily` commits without
+        waiting for the disk, for changes that a task can repeat.
         """
         written: list[Chat] = []
         result: list[T] = []
@@ -176,7 +176,7 @@ class TaskHandle:
             self.claimed = None
             outcome = await fn(tx)
             if (tx.chat.history_version, tx.chat.status) != self.input.key:
-                # Not for attempts and retries: after them, whoever moves the chat on is still somebody else.
+                # Not for attempts and retries: after them, the next change of the chat comes from another writer.
                 self.claimed = tx.chat.snapshot_version
             written[:], result[:] = [tx.chat], [outcome]
             return outcome
@@ -194,12 +194,12 @@ class TaskHandle:
             raise RetryTask(str(error)) from error
         except Exception as error:
             self.claimed = None
-            _raise_normalised(error, transition)
+            _raise_normalized(error, transition)
 
     async def count_attempt(self, max_attempts: int) -> int | None:
-        """Count an attempt in one statement and return its number. None when it needs the long way, by `update`.
+        """Count an attempt in one statement and return its number. None when it must be counted by `update`.
 
-        One whose commit was never answered may be counted for nothing; the next try makes another.
+        If the answer to the commit is lost, the attempt may be counted in vain; the next try counts another.
         """
         await self._until_allowed()
         try:
@@ -207,19 +207,29 @@ class TaskHandle:
                 self._machine, self.input.chat_id, fence=self.input.fence(), max_attempts=max_attempts
             )
         except Exception as error:
-            _raise_normalised(error, Transition.RECORD_GENERATION_ATTEMPT)
+            _raise_normalized(error, Transition.RECORD_GENERATION_ATTEMPT)
         return None if chat is None else chat.generation_attempt
 
     async def read(self, fn: Callable[[], Awaitable[T]]) -> T:
-        """Run a read of the store; what it raises means the same as in `update`."""
+        """Read from the store. Errors mean the same as in `update`."""
+        return await self._normalized(fn)
+
+    async def run_tools(self, batch: Callable[[], Awaitable[T]]) -> T:
+        """Run a batch of tools. Errors of its ledger mean the same as in `update`.
+
+        The batch reports the deadlines of its tools to `tool_progress`, so that the watchdog waits for them.
+        """
+        return await self._normalized(batch)
+
+    async def _normalized(self, fn: Callable[[], Awaitable[T]]) -> T:
         self.progress()
         try:
             return await fn()
         except Exception as error:
-            _raise_normalised(error, READ)
+            _raise_normalized(error, READ)
 
     async def wait(self, seconds: float, tag: str) -> None:
-        """A wait that is planned: the watchdog knows of it, and a drain need not sit it out."""
+        """Wait as planned: the watchdog is extended, and a drain need not wait for it."""
         self.progress(seconds + self._config.task_grace_seconds)
         try:
             with self.waiting():
@@ -229,7 +239,7 @@ class TaskHandle:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Around a wait, so that the runner knows that nothing is lost if it does not end."""
+        """Mark a wait, so that the runner knows that it can cancel the task without losing work."""
         self.is_waiting = True
         try:
             self._on_wait()
@@ -238,18 +248,20 @@ class TaskHandle:
             self.is_waiting = False
 
     def progress(self, seconds: float | None = None) -> None:
-        """Something moved. From now on, silence of this many seconds (else the usual) means that the task hangs."""
+        """Restart the watchdog: after this many seconds (default: the usual limit) without progress, the task counts as
+        hung."""
         if self._watchdog is not None:
             self._watchdog.reset(self._patience_seconds() if seconds is None else seconds)
 
     def tool_progress(self, latest_deadline: float | None) -> None:
-        """Like `progress`, as the loop tells it: until when (monotonic) its tools may be silent; None: none runs."""
+        """Restart the watchdog for the tools of a batch: they may be silent until this monotonic time; None: no tool
+        runs."""
         self._tools_until = latest_deadline
         self.progress()
 
     @property
     def state(self) -> str | None:
-        """What the task is at, in a word for the metrics."""
+        """The state of the task, for the metrics."""
         match self.input.kind:
             case TaskKind.INTERRUPT:
                 return "interrupting"
@@ -262,7 +274,7 @@ class TaskHandle:
         return "streaming" if self._tools_until is None else "tools"
 
     async def watched(self, work: Callable[[TaskHandle], Awaitable[None]]) -> None:
-        """Run the work under the watchdog; `DeadlineExceeded` when it has shown no life for too long."""
+        """Run the work under the watchdog. Raises `DeadlineExceeded` when it has made no progress for too long."""
         watchdog = self._clock.deadline(self._config.task_idle_seconds, f"task-idle-{self.input.kind}")
         self._tools_until = None
         try:
@@ -274,36 +286,41 @@ class TaskHandle:
                     self._watchdog = self.cancellation.watchdog = None
         except TaskExit as exit_:
             if watchdog.is_expired:
-                # Work that takes any cancellation for a reason to leave. Nobody asked it to: it hung.
+                # The work treats any cancellation as a request to leave. Here only the watchdog cancelled it: it hung.
                 raise DeadlineExceeded(f"task-idle-{self.input.kind}", self._config.task_idle_seconds) from exit_
             raise
 
     def _patience_seconds(self) -> float:
-        """A running tool may be silent until its deadline, whatever else of the task shows life meanwhile."""
+        """Return the watchdog's limit.
+
+        A running tool may be silent until its deadline, whatever other progress is made.
+        """
         idle = self._config.task_idle_seconds
         if self._tools_until is None:
             return idle
         return max(idle, self._tools_until - self._clock.monotonic() + self._config.task_grace_seconds)
 
     async def _is_committed(self, written: Chat) -> bool:
-        """Whether the COMMIT whose answer was lost has happened: then the row is the one that was written."""
+        """Return whether a COMMIT whose answer was lost has happened: then the stored row is the written one."""
         try:
             found = await self._machine.chat(self.input.chat_id).read(_row)
         except ChatNotFound:
             return False
         except Exception as error:
             self.claimed = None
-            _raise_normalised(error, READ)
+            _raise_normalized(error, READ)
         return ChatState.of(found) == ChatState.of(written)
 
     async def _until_allowed(self) -> None:
-        """Before a commit: wait until peers can see again that this process lives. What the task has made is kept
-        meanwhile, and its fence decides whether it still counts. Who sees a commit through does not feel that it is
-        cancelled, so that is looked for here."""
+        """Wait before a commit until peers can see that this process is alive.
+
+        The task keeps its results meanwhile, and its fence decides whether they still count. A commit under
+        `commit_shield` does not receive its cancellation, so the reason is checked here.
+        """
         self.progress()
         while not self._may_commit():
             if self.cancellation.reason is not None:
-                raise TaskExit("This task was told to leave.")
+                raise TaskExit("This task was cancelled.")
             await self._clock.sleep(self._config.presence_look_seconds, "presence-wait")
 
 
@@ -311,7 +328,7 @@ async def _row(view: View) -> Chat:
     return view.chat
 
 
-# What a database that fails for a moment raises where nobody has judged it yet.
+# Transient database failures that were not classified where they were raised.
 _PASSING = (
     DatabaseUnavailable,
     CommitOutcomeUnknown,
@@ -322,46 +339,46 @@ _PASSING = (
     asyncpg.TransactionRollbackError,
     asyncpg.LockNotAvailableError,
     asyncpg.InsufficientResourcesError,
-    asyncpg.InternalClientError,  # a statement between the server's farewell and the end of the connection
+    asyncpg.InternalClientError,  # a statement between the server's shutdown message and the end of the connection
 )
 
 
-def normalised(error: Exception) -> Exception:
-    """An error of the store as what it means to a task. Refusals stay what they are: they are bugs or races."""
+def normalized(error: Exception) -> Exception:
+    """Translate a store error into its meaning for a task. Refusals are returned unchanged: they are bugs or races."""
     if isinstance(error, TaskError):
         return error
     if isinstance(error, StaleFence | ChatNotFound):
         return TaskExit(str(error))
-    # What the subclasses of InterfaceError report are our mistakes; itself it means a connection that is gone.
+    # Subclasses of InterfaceError report programming mistakes; the class itself means a lost connection.
     if isinstance(error, _PASSING) or type(error) is asyncpg.InterfaceError:
         return RetryTask(str(error) or type(error).__name__)
     return error
 
 
-def _raise_normalised(error: Exception, tried: str) -> NoReturn:
-    meant = normalised(error)
+def _raise_normalized(error: Exception, tried: str) -> NoReturn:
+    meant = normalized(error)
     if isinstance(meant, TaskExit) and isinstance(error, StaleFence):
         meant.refused = tried
     try:
         if meant is error:
-            raise error  # not "from" itself: whoever follows the causes would never come to an end
+            raise error  # not "from" itself: a walk along the causes would never end
         raise meant from error
     finally:
-        del error, meant  # both know this frame from now on, which must not know them
+        del error, meant  # both refer to this frame now; it must not refer back to them
 
 
 Work = Callable[[TaskHandle], Awaitable[None]]
 
 
 class TaskRecord:
-    """A task of a runner, from its start until it has really left."""
+    """A task of a runner, from its start until it has ended."""
 
     def __init__(self, handle: TaskHandle, work: Work) -> None:
         self.handle = handle
         self.input = handle.input
         self.is_cancelled = False
-        self.was_waiting = False  # when it was cancelled
-        self.cancelled_at = 0.0  # on the monotonic clock, once it is cancelled
+        self.was_waiting = False  # at the time it was cancelled
+        self.cancelled_at = 0.0  # monotonic time of the cancellation
         self._work = work
         self._task: asyncio.Task[None] | None = None
 
@@ -375,8 +392,8 @@ class TaskRecord:
         def done(task: asyncio.Task[None]) -> None:
             if not task.cancelled() and (error := task.exception()) is not None:
                 log.exception("task_broken", error, chat_id=self.input.chat_id, task=self.input.kind)
-            # A task that was cancelled keeps the error and with it the frames that know this record: as a circle they
-            # would wait for the garbage collector.
+            # A cancelled task keeps the error, and with it frames that refer to this record: such a cycle would wait
+            # for the garbage collector.
             self._task = None
             on_done(self)
 
@@ -384,7 +401,7 @@ class TaskRecord:
         self._task.add_done_callback(done)
 
     def cancel(self, reason: CancelReason) -> None:
-        """Ask it to leave; nobody waits for it here. The first reason is the one that counts."""
+        """Ask the task to end, without waiting for it. The first reason counts."""
         if self.is_cancelled or self.is_done:
             return
         self.is_cancelled = True
@@ -395,7 +412,7 @@ class TaskRecord:
         self._task.cancel()
 
     async def left(self) -> None:
-        """Return when the task has left, however it did."""
+        """Return when the task has ended, with or without an error."""
         if self._task is not None:
             await asyncio.wait({self._task})
 
@@ -404,7 +421,7 @@ class TaskRecord:
 
 
 class TaskLoop:
-    """Runs a task until it is through; what all tasks of a process share."""
+    """Runs a task until it is done. Shared by all tasks of a process."""
 
     def __init__(self, *, clock: Clock, config: WorkerConfig, stats: WorkerStats) -> None:
         self._clock = clock
@@ -412,7 +429,7 @@ class TaskLoop:
         self._stats = stats
 
     async def run(self, record: TaskRecord, *, after: Iterable[TaskRecord], delay_seconds: float) -> None:
-        """Never raises but for its cancellation. `after`: those of the same key, who have been told to leave."""
+        """Run the task. Raises only its cancellation. `after`: cancelled tasks of the same key that must end first."""
         task = record.input
         with bind(
             chat_id=task.chat_id,
@@ -435,7 +452,7 @@ class TaskLoop:
             await self._clock.sleep(seconds, tag)
 
     async def _try(self, record: TaskRecord) -> bool:
-        """Whether the task is through."""
+        """Return whether the task is done."""
         try:
             await record.run()
         except TaskExit as exit_:
@@ -445,14 +462,14 @@ class TaskLoop:
         except asyncio.CancelledError:
             if waits.cancelling():
                 raise
-            # Somebody's library cancelled itself into our task; nobody asked this task to stop.
+            # A library raised a cancellation inside our task; the task itself was not cancelled.
             log.warning("task_retry", error="A call inside was cancelled by itself.")
             return False
         except Exception as error:
             if not record.is_cancelled:
                 _log_failure(error)
                 return False
-            # Its way to say that it was cancelled. That it was asked to leave is all that counts.
+            # The task reacted to its cancellation with an error. Only the cancellation counts.
             log.debug("task_left", error=str(error) or type(error).__name__)
         return True
 

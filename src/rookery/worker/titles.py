@@ -1,8 +1,8 @@
-"""Short texts about chats, asked of a small model: titles, labels of turns, summaries.
+"""Short texts about chats, written by a small model: titles, turn labels, summaries.
 
-Who is asked is decided anew for each text. A call is made again by the worker's rule while its time lasts, is entered
-in the ledger however it ends, and is not made at all once the owner's spend limit is used up. No text is worth an
-error: whoever asks gets None, and keeps what there was. Only a person who asks for a title is told why there is none.
+The model is chosen for each text. A call is retried by the worker's retry rule while its time lasts, is entered in the
+ledger however it ends, and is not made once the owner's spend limit is used up. A failed text is not an error: the
+caller gets None and keeps the old text. Only a user who asks for a title is shown why there is none.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ from rookery.worker.prepare import Asked
 log = get_logger("worker.titles")
 
 SETTING = "models"
-# A first message is among these, whatever stands before it.
+# The first message is among this many oldest rows.
 OLDEST = 20
-# models.md, "Titles, labels, summaries": one call of a summary may take 60 s, all of them together this.
+# Chosen: one call of a summary may take 60 s, all tries together this long.
 SUMMARY_TOTAL_SECONDS = 120.0
-# What a row of the ledger may take to be written beyond the time of its call.
+# Time allowed for writing a ledger row after its call.
 WRITE_SECONDS = 10.0
 MAX_PASTED_BYTES = 65_536
 MAX_PASTED_CHARS = 16_384
@@ -67,14 +67,14 @@ Make: TypeAlias = Callable[[LanguageModel, Build], Awaitable[Quick]]
 
 
 class NoTitle(Exception):
-    """The model answered with something that is no title."""
+    """Raised when the model's answer is not a title."""
 
     def __init__(self) -> None:
         super().__init__("The model did not give a title. Try again.")
 
 
 class ShortTexts:
-    """One per process. `rng` is the chance in waits between tries."""
+    """Writes short texts; one per process. `rng` randomizes the waits between tries."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class ShortTexts:
         self._stats = stats or CallStats()
 
     async def title(self, chat: Chat, request: str) -> str | None:
-        """A title for a chat that starts with this request."""
+        """Return a title for a chat that starts with this request."""
         return await self._make(
             chat,
             lambda model, build: generate.make_title(model, request, build=build),
@@ -105,8 +105,11 @@ class ShortTexts:
         )
 
     async def propose_title(self, chat: Chat, request: str) -> str:
-        """A title for somebody who waits for it. What goes wrong is raised: `NoDefaultModel`, `SpendLimitReached`,
-        `CallFailed`, `NoObject`, `NoTitle`, `DeadlineExceeded`, `TimeoutError`."""
+        """Return a title for a user who waits for it.
+
+        Raises `NoDefaultModel`, `SpendLimitReached`, `CallFailed`, `NoObject`, `NoTitle`, `DeadlineExceeded` or
+        `TimeoutError`.
+        """
         proposed = await self._ask(
             chat,
             lambda model, build: generate.make_title(model, request, build=build),
@@ -118,7 +121,7 @@ class ShortTexts:
         return proposed
 
     async def label(self, chat: Chat, *, title: str, state: str, last_answer: str) -> str | None:
-        """How a turn ended, in a few words."""
+        """Return a label that describes in a few words how a turn ended."""
         return await self._make(
             chat,
             lambda model, build: generate.make_label(
@@ -129,7 +132,7 @@ class ShortTexts:
         )
 
     async def summary(self, chat: Chat, turns: list[tuple[str, str]]) -> str | None:
-        """What a chat is about, from (who, what) pairs."""
+        """Return a summary of a chat, from (speaker, text) pairs."""
         return await self._make(
             chat,
             lambda model, build: generate.make_summary(model, turns, build=build),
@@ -138,7 +141,7 @@ class ShortTexts:
         )
 
     async def wants_titles(self) -> bool:
-        """Whether chats are named by a model at all; administrators can switch that off."""
+        """Return whether a model names chats at all; administrators can switch that off."""
         stored = await self._directory.setting(SETTING)
         return not isinstance(stored, dict) or stored.get("generate_titles") is not False
 
@@ -151,7 +154,7 @@ class ShortTexts:
             log.debug("text_not_paid_for", chat_id=chat.id, purpose=purpose)
         except (CallFailed, NoObject) as error:
             log.info("text_not_made", chat_id=chat.id, purpose=purpose, error=str(error))
-        except DATABASE_ERRORS as error:  # also our own limit, and that of a single call
+        except DATABASE_ERRORS as error:  # includes our own limit, and that of a single call
             log.warning("text_not_made", chat_id=chat.id, purpose=purpose, error=str(error) or type(error).__name__)
         return None
 
@@ -163,10 +166,10 @@ class ShortTexts:
             return await self._tried(chat, asked, make, purpose=purpose, limit=limit, seconds=seconds)
 
     async def _find_model(self, chat: Chat, purpose: Purpose) -> Asked | None:
-        """The model that administrators chose, else a small one; None: nobody is to be asked.
+        """Return the model that administrators chose, else a small one; None if no model is to be called.
 
-        A title, which is made once, is also made by the chat's own model. What is made after every turn is not, unless
-        administrators say so, or it costs nothing.
+        A title, which is made once, may also be made by the chat's own model. Texts made after every turn may not,
+        unless administrators chose it, or it costs nothing.
         """
         stored = await self._directory.setting(SETTING)
         override, _ = resolve.read_override(stored.get("title_generation") if isinstance(stored, dict) else None)
@@ -189,7 +192,7 @@ class ShortTexts:
         if isinstance(ready, ProviderError) or isinstance(model, ProviderError):
             log.info("text_model_unusable", chat_id=chat.id, model_config_id=choice.model_config_id)
             return None
-        # Beside the loop: the first look at list prices loads a table.
+        # In a thread: the first lookup of list prices loads a table.
         prices = await asyncio.to_thread(ready.prices, self._clock.now())
         return Asked(ready=ready, model=model, prices=prices, effort=choice.reasoning_effort)
 
@@ -203,7 +206,7 @@ class ShortTexts:
         limit: Deadline,
         seconds: float,
     ) -> str | None:
-        """The text, made again after failures that pass, as long as the wait before the next try fits in the time."""
+        """Return the text. Transient failures are retried while the next wait fits in the time."""
         due = self._clock.monotonic() + seconds
         attempt = 1
         while True:
@@ -233,7 +236,7 @@ class ShortTexts:
         purpose: Purpose,
         limit: Deadline,
     ) -> Quick:
-        """One call and its row in the ledger, which is also written when the call is cut off."""
+        """Make one call and write its ledger row, even when the call is cut off."""
         started = self._clock.monotonic()
         spent, status = Usage(), CallStatus.FAILED
         try:
@@ -254,7 +257,7 @@ class ShortTexts:
             await self._record(row)
 
     async def _record(self, entry: usage.Entry) -> None:
-        """Enter a call in the ledger. A row that cannot be written is logged: the text is there all the same."""
+        """Write a ledger row. A failure is only logged: the text is still usable."""
         try:
             async with self._clock.deadline(WRITE_SECONDS, "usage"), self._pool.acquire() as conn:
                 await usage.record_call(conn, entry)
@@ -269,7 +272,7 @@ class ShortTexts:
 
 
 def _builder(asked: Asked, chat: Chat) -> Build:
-    """Makes calls as turns make theirs. No search, and nothing of the chat's history that a provider would remember."""
+    """Return a builder that makes calls as turns do, without web search and without provider-side chat history."""
 
     def build(prompt: Prompt, *, purpose: Purpose, max_output_tokens: int) -> Call:
         root = chat.root_chat_id or chat.id
@@ -303,11 +306,14 @@ class Titling:
         self._pool = pool
         self._publisher = publisher
         self._inflight = inflight
-        # The title, and the row of the ledger.
+        # The time for the title and its ledger row.
         self._seconds = generate.TITLE_SECONDS + WRITE_SECONDS + write_seconds
 
     def start(self, chat: Chat, *, title: str, messages: Sequence[Message]) -> None:
-        """Name a chat that was just created, on its own time. `title` and `messages` are those it was created with."""
+        """Name a chat that was just created, in the background.
+
+        `title` and `messages` are those it was created with.
+        """
         self._inflight.start(
             lambda: self.generate_title(chat, title=title, messages=messages),
             name="title",
@@ -315,7 +321,7 @@ class Titling:
         )
 
     def start_again(self, chat: Chat, *, title: str) -> None:
-        """After a turn: name a chat whose earlier tries came to nothing, if it may be tried once more."""
+        """After a turn, name a chat whose earlier tries failed, if it may be tried once more."""
         self._inflight.start(
             lambda: self.generate_again(chat, title=title),
             name="title",
@@ -323,10 +329,10 @@ class Titling:
         )
 
     async def generate_title(self, chat: Chat, *, title: str, messages: Sequence[Message]) -> str | None:
-        """The title that the chat has now, if it got one here; None if it keeps its own.
+        """Generate and store a title. Return it, or None if the chat keeps its own.
 
-        A chat is named by its first message, and only while nobody has named it: what a person writes while the model
-        thinks stays.
+        The title comes from the first message, and is only stored while the chat has the title seen before: a title
+        that a user writes meanwhile stays.
         """
         first = find_only_message(messages)
         return None if first is None else await self._generate(chat, title, first)
@@ -364,7 +370,7 @@ class Titling:
         return found
 
     async def _give_back(self, chat: Chat) -> None:
-        """The try is over: the next turn need not wait until it is forgotten."""
+        """End the try, so that the next turn need not wait until it expires."""
         try:
             async with self._pool.acquire() as conn:
                 await chats.end_title_try(conn, chat.id)
@@ -373,7 +379,7 @@ class Titling:
 
 
 def find_first_message(messages: Sequence[Message]) -> tuple[Part, ...] | None:
-    """The content of the first thing a user has said; None when there is no reading it."""
+    """Return the content of the first user message; None if it cannot be read."""
     for message in messages:
         if message.role is Role.USER and message.visibility is not Visibility.MODEL and not message.compressed:
             try:
@@ -384,7 +390,7 @@ def find_first_message(messages: Sequence[Message]) -> tuple[Part, ...] | None:
 
 
 def find_only_message(messages: Sequence[Message]) -> tuple[Part, ...] | None:
-    """The content of the one thing a user has said; None when there is more, or an answer already, or no reading it."""
+    """Return the content of the only user message; None if there are more, or an answer, or it cannot be read."""
     if any(message.role in (Role.ASSISTANT, Role.TOOL) for message in messages):
         return None
     said = [each for each in messages if each.role is Role.USER and each.visibility is not Visibility.MODEL]
@@ -397,7 +403,7 @@ def find_only_message(messages: Sequence[Message]) -> tuple[Part, ...] | None:
 
 
 async def read_title_text(conn: Connection, chat: Chat, content: Sequence[Part]) -> str:
-    """The words that can name a chat: what was written, else what was pasted. For files that the chat links."""
+    """Return the text that can name a chat: what was written, else what was pasted. Reads files that the chat links."""
     said = titles.title_text(content)
     named = parts.file_ids(content)
     if said or not named:
@@ -406,7 +412,7 @@ async def read_title_text(conn: Connection, chat: Chat, content: Sequence[Part])
 
 
 def pasted_text(content: Sequence[Part], stored: Mapping[UUID, StoredFile]) -> str:
-    """The beginnings of the texts among these files, in the order of the message."""
+    """Return the beginnings of the text files among these, in the order of the message."""
     texts = []
     for file_id in (part.file_id for part in content if isinstance(part, File)):
         file = None if file_id is None else stored.get(file_id)

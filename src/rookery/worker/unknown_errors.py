@@ -1,8 +1,8 @@
-"""What an exception of a library means for a step, from its type, its status, its codes and its words.
+"""Classification of library exceptions by type, status, codes and text.
 
-Clients of models turn all they expect into `ProviderError`; this is for what they do not expect, and for servers that
-only resemble the known ones. Pure, and never surprised: every exception gets a verdict. What statuses, codes and words
-mean stands in the clients' table (`llm/errors.py`); here is how to read them off an exception, and what only types say.
+Model clients turn every expected error into `ProviderError`; this module handles unexpected ones, and servers that only
+resemble the known ones. It is pure and total: every exception gets a verdict. The meaning of statuses, codes and words
+is in the clients' table (`llm/errors.py`); this module reads them from an exception, and knows what types mean.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ import msgspec
 from rookery.llm import error_bodies, errors
 from rookery.llm.types import ErrorKind
 
-# Of a text or a body; beyond that, nobody wrote it to be read.
+# Limit of a text or body that is examined.
 MAX_TEXT = 64 * 1024
 
 
 class Story(StrEnum):
-    """What happened, where the kind does not say it."""
+    """A description of the failure, if its kind does not describe it."""
 
     CANCELLED = "cancelled"
     MISMATCH = "mismatch"
@@ -37,7 +37,10 @@ class Story(StrEnum):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """`detail` is not cleaned of secrets yet; it is empty where nothing of it may be shown."""
+    """The classification of an exception.
+
+    `detail` may still contain secrets; it is empty if none of it may be shown.
+    """
 
     kind: ErrorKind
     retryable: bool
@@ -50,7 +53,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(failure: BaseException, *, now: datetime | None = None) -> Verdict:
-    """The verdict on one exception. `now` matters only for a Retry-After that is a date."""
+    """Classify one exception. `now` matters only for a Retry-After that is a date."""
     seen = _read(failure, now)
     verdict = _first_match(seen)
     return msgspec.structs.replace(
@@ -62,11 +65,14 @@ def judge(failure: BaseException, *, now: datetime | None = None) -> Verdict:
     )
 
 
-# What is known of an exception
+# Reading an exception
 
 
 class _Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """`own` is the exception's text, `said` what the provider said in it; `text` is both, in lower case."""
+    """The facts read from an exception.
+
+    `own` is the exception's text, `said` the provider's text in it; `text` is both, in lower case.
+    """
 
     own: str
     said: str
@@ -80,7 +86,7 @@ class _Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 _STREAM_ID = re.compile(r"\bstream[ _]?id\W*\d+", re.IGNORECASE)
 _NAMED_STATUS = re.compile(r"\b(?:status(?:[ _-]?code)?|http(?:/\d(?:\.\d)?)?)\s*[:=]?\s*(\d{3})\b", re.IGNORECASE)
-# Not a port, not a piece of a longer number, name or path.
+# Excludes ports and pieces of longer numbers, names or paths.
 _BARE_STATUS = re.compile(r"(?<![\w:.,/-])(401|403|408|429|500|502|503|504|529)(?![\w/-]|[.,]\w)")
 
 
@@ -111,7 +117,7 @@ def _text(failure: BaseException) -> str:
 
 
 def _attribute(holder: object, name: str) -> Any:
-    """What libraries put on their exceptions. Some of it is computed, and fails in its own ways."""
+    """Return an attribute of a library's exception. Some attributes are computed, and may raise."""
     try:
         return getattr(holder, name, None)
     except Exception:
@@ -119,7 +125,7 @@ def _attribute(holder: object, name: str) -> Any:
 
 
 def _read_body(failure: BaseException) -> tuple[tuple[object, ...], str]:
-    """Codes and words of a provider's answer, as libraries keep it: parsed, or as it came."""
+    """Return codes and texts of a provider's response, which libraries keep parsed or raw."""
     body = _attribute(failure, "body")
     if isinstance(body, str):
         body = body.encode("utf-8", "replace")
@@ -152,7 +158,8 @@ def _status_in_text(text: str) -> int | None:
     return int(match[1]) if match else None
 
 
-# Libraries that may be absent are known by name. All of these mean that an exchange broke, not that it was refused.
+# Libraries that may not be installed are recognized by name. All of these mean that an exchange broke, not that it was
+# refused.
 _TRANSPORT_NAMES = frozenset(
     {
         ("aiohttp", "ClientConnectionError"),
@@ -184,7 +191,7 @@ def _is_transport(failure: BaseException) -> bool:
     return any((cls.__module__.partition(".")[0], cls.__name__) in _TRANSPORT_NAMES for cls in type(failure).__mro__)
 
 
-# What it means
+# Verdicts
 
 _INTERRUPTED = ("chat interrupted", "request interrupted", "operation interrupted")
 _CONTINUITY = re.compile(
@@ -220,13 +227,13 @@ def _story(rule: errors.Rule | None, seen: _Seen) -> Story | None:
 
 
 def _detail(seen: _Seen, verdict: Verdict) -> str:
-    """What the provider said; else what the exception says, unless it is about credentials: it may hold them."""
+    """Return the provider's text, else the exception's text, unless it is about credentials: it may contain them."""
     if seen.said:
         return error_bodies.bare_urls(seen.said)
     return "" if verdict.kind is ErrorKind.AUTH else error_bodies.bare_urls(seen.own)
 
 
-# The order matters: many servers name the one whose interface they imitate.
+# The order matters: many servers name the provider whose interface they imitate.
 _PROVIDERS: tuple[tuple[str, str], ...] = (
     ("openai-compat", "OpenAI-compatible"),
     ("azure", "Azure"),

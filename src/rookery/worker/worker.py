@@ -1,4 +1,4 @@
-"""The worker of a replica: everything that drives chats, wired together, started, drained and closed in order."""
+"""The worker of a replica: wires everything that drives chats, and starts, drains and closes it in order."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ log = get_logger("worker")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerServices:
-    """What a worker is made of. `connect` gives a connection that nobody shares, named after its purpose.
+    """The dependencies of a worker. `connect` opens a connection that is not shared, named after its purpose.
 
-    `may_acquire` says whether the process is fit to take on more: its presence is held, its loop is not late.
-    `may_commit` says whether its presence is held: else peers may be about to take its chats over.
-    `caches` are those of the toolbox, which are swept together with the worker's own.
+    `may_acquire` returns whether the process may take more chats: it holds its presence, and its event loop is not
+    late. `may_commit` returns whether it holds its presence; if not, peers may be about to take over its chats.
+    `caches` are the caches of the toolbox, which are swept together with the worker's own.
     """
 
     worker_id: UUID
@@ -85,7 +85,7 @@ class WorkerServices:
 
 
 class Worker:
-    """`run` keeps it going; `drain` and `close` end it. `buffer` is where viewers read what its chats are saying."""
+    """The worker. `run` drives chats; `drain` and `close` end it. `buffer` holds the live parts of its chats."""
 
     def __init__(self, parts: WorkerServices) -> None:
         self._parts = parts
@@ -94,7 +94,7 @@ class Worker:
         self._is_closed = False
         self.stats = WorkerStats()
         self.buffer = PartBuffer(parts.clock, limits=parts.part_limits)
-        # Keeps histories of chats whose runner has left: the next message mostly comes soon, and to the same replica.
+        # Keeps histories of chats whose runner has ended: the next message usually comes soon, and to the same replica.
         self.cache = HistoryCache(clock=parts.clock)
         self._inflight = BackgroundTasks(parts.clock)
         self._stragglers = Stragglers()
@@ -198,7 +198,7 @@ class Worker:
 
     @property
     def inflight_tasks(self) -> int:
-        """How many effects run on their own."""
+        """Return the number of background effects that are running."""
         return len(self._inflight)
 
     def wake(self) -> None:
@@ -206,7 +206,7 @@ class Worker:
         self._acquirer.wake()
 
     async def run(self) -> None:
-        """Until cancelled. A loop that dies takes the others, and so the process, with it."""
+        """Run all loops until cancelled. If one loop fails, the others end with it, and so does the process."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._acquirer.run(), name="acquire")
             group.create_task(self.manager.run_sync(), name="sync")
@@ -218,11 +218,11 @@ class Worker:
             group.create_task(self.disabled_users.run(), name="disabled-users")
 
     def stop_acquiring(self) -> None:
-        """Take nothing more; what is here goes on."""
+        """Take no more chats; the chats that run here go on."""
         self._is_draining = True
 
     async def drain(self) -> None:
-        """Take nothing more, and let the steps at work end, for `drain_seconds` at most. Cancel it to cut it short."""
+        """Take no more chats and let running steps end, for at most `drain_seconds`. Cancel it to stop waiting."""
         self.stop_acquiring()
         self.manager.drain()
         try:
@@ -232,27 +232,27 @@ class Worker:
             log.info("drain_cut", runners=len(self.manager))
 
     async def close(self) -> None:
-        """Stop what is left and let go of its chats, so that others can take them at once. May be called twice."""
+        """Stop the remaining runners and release their chats, so that other replicas can take them. Idempotent."""
         if self._is_closed:
             return
         self._is_closed = self._is_draining = True
         keys = self.manager.all_keys()
         self.manager.close()
         if keys:
-            # Before the runners have left: they may take a while, and the chats are free already.
+            # Release before the runners have ended: they may take a while, and their chats are free already.
             self._inflight.start(lambda: self._release(keys), name="release", seconds=self._config.cleanup_seconds)
         try:
             async with self._clock.deadline(2 * self._config.cleanup_seconds, "close-runners"):
                 await self.manager.wait_idle()
         except DeadlineExceeded:
-            # Whatever does not end when it is told to ends with the process; its commits fail at their fence.
+            # Tasks that ignore their cancellation end with the process; their commits fail at the fence.
             log.warning("runners_left", runners=len(self.manager))
         await self._inflight.close(self._config.cleanup_seconds)
         await self._stragglers.close(self._clock, self._config.cleanup_seconds)
         self.buffer.close()
 
     async def wait_idle(self) -> None:
-        """Return when no runner and no effect is left; for tests."""
+        """Return when no runner and no background effect is left; for tests."""
         await self.manager.wait_idle()
         await self._inflight.wait_idle()
 
@@ -305,7 +305,7 @@ class Worker:
         return not self._is_draining and not self.leases.is_fenced and self._parts.may_acquire()
 
     async def _connect_leases(self) -> asyncpg.Connection:
-        """Beats need not survive a crash of the database: the next one is seconds away, and writes them again."""
+        """Lease renewals need not survive a database crash: the next one follows within seconds."""
         connection = await self._parts.connect("leases")
         await connection.execute("SET synchronous_commit = off")
         return connection
