@@ -16,7 +16,7 @@ from tests.workspaces.agent.agent_rig import TOKEN, Rig
 def added_routes() -> list[tuple[str, str]]:
     """Every route, from the calls that add them."""
     found = []
-    for path in sorted(Path(main.__file__).parent.glob("*.py")):
+    for path in sorted(Path(main.__file__).parent.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             is_add = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add"
             if is_add and isinstance(node, ast.Call) and len(node.args) == 3:
