@@ -1,7 +1,8 @@
-"""Who may do what: roles, scopes, actors, and the rules as data.
+"""Access rules: roles, scopes, actors, and the rights table as data.
 
-Pure. The store loads the facts (owner, shares, settings), asks here, and turns the same tables into the predicates of
-its lists. Driving a chat is the owner's alone: a turn spends the owner's keys and acts in the owner's workspace.
+Pure. The store loads the facts (owner, shares, settings), calls `judge` or `judge_chat`, and builds the predicates of
+its lists from the same tables. Only the owner drives a chat: a turn spends the owner's keys and acts in the owner's
+workspace.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class Role(StrEnum):
 
 
 class Scope(StrEnum):
-    """What an API token may be used for; never more than its user may do."""
+    """Scopes of an API token. A token never allows more than its user may do."""
 
     ALL = "all"
     CHAT_READ = "chat:read"
@@ -34,7 +35,7 @@ EVERYTHING = frozenset({Scope.ALL})
 
 
 class AdminAccess(StrEnum):
-    """Whether administrators may read the chats of others: not at all, with a reason that the owner sees, or freely."""
+    """Administrators' access to the chats of other users: none, with a reason that the owner sees, or unrestricted."""
 
     NONE = "none"
     BREAK_GLASS = "break_glass"
@@ -42,7 +43,7 @@ class AdminAccess(StrEnum):
 
 
 class SystemName(StrEnum):
-    """The parts of Rookery that act by themselves."""
+    """The parts of Rookery that act without a user."""
 
     WORKER = "worker"
     JOBS = "jobs"
@@ -53,7 +54,7 @@ class SystemName(StrEnum):
 
 
 class UserActor(msgspec.Struct, frozen=True):
-    """A person, by a session (every scope) or an API token."""
+    """A user, authenticated by a session (every scope) or an API token."""
 
     id: UUID
     role: Role = Role.MEMBER
@@ -61,13 +62,13 @@ class UserActor(msgspec.Struct, frozen=True):
 
 
 class OwnerActor(msgspec.Struct, frozen=True):
-    """The owner of a chat as a plain member: an agent can never do more, even when its owner is an administrator."""
+    """The owner of a chat as a plain member: an agent can never do more, even if its owner is an administrator."""
 
     id: UUID
 
 
 class SystemActor(msgspec.Struct, frozen=True):
-    """A part of Rookery, with nothing but the grants listed for it."""
+    """A part of Rookery, with only the grants listed for it."""
 
     name: SystemName
 
@@ -87,7 +88,7 @@ class Resource(StrEnum):
     COST = "cost"
     USER = "user"
     SESSION = "session"
-    TOKEN = "token"  # noqa: S105 -- a word, not a secret
+    TOKEN = "token"  # noqa: S105 -- a resource name, not a secret
     PREFERENCES = "preferences"
     PROVIDER_KEY = "provider_key"
     PROVIDER = "provider"
@@ -102,7 +103,7 @@ class Resource(StrEnum):
 
 
 class Action(StrEnum):
-    """What is done. Those of the first group are rights on a chat, whatever hangs on it."""
+    """Actions on resources. Those of the first group are rights on a chat and on everything that belongs to it."""
 
     READ = "read"
     DRIVE = "drive"
@@ -112,8 +113,8 @@ class Action(StrEnum):
     DELETE = "delete"
     SHARE = "share"
     SEE_SHARES = "see_shares"
-    MARK = "mark"  # one's own pin and read cursor
-    LEAVE = "leave"  # give up one's own entry in the list of readers
+    MARK = "mark"  # the caller's own pin and read cursor
+    LEAVE = "leave"  # remove the caller's own entry from the list of readers
 
     CREATE = "create"
     LIST = "list"
@@ -123,7 +124,7 @@ class Action(StrEnum):
 
 
 class Relation(StrEnum):
-    """What somebody is to a chat."""
+    """The relation of an actor to a chat."""
 
     OWNER = "owner"
     READER = "reader"
@@ -138,18 +139,18 @@ class Verdict(StrEnum):
     NOT_FOUND = "not_found"
     FORBIDDEN = "forbidden"
     OWNER_ONLY = "owner_only"
-    NEEDS_REASON = "needs_reason"  # an administrator may, with a reason
+    NEEDS_REASON = "needs_reason"  # an administrator may do this if a reason is given
 
 
 class ChatFacts(msgspec.Struct, frozen=True):
-    """What the decision about a chat needs. `is_shared` is with this actor, and only while sharing is enabled."""
+    """The facts that decide about a chat. `is_shared`: shared with this actor, while sharing is enabled."""
 
     owner_id: UUID
     is_shared: bool
     admin_access: AdminAccess = AdminAccess.BREAK_GLASS
 
 
-# Besides READ, which for administrators depends on the setting. Children follow their root.
+# READ is added for administrators by the setting. Child chats follow their root.
 CHAT_RIGHTS: Mapping[Action, frozenset[Relation]] = {
     Action.READ: frozenset({Relation.OWNER, Relation.READER}),
     Action.DRIVE: frozenset({Relation.OWNER}),
@@ -162,12 +163,12 @@ CHAT_RIGHTS: Mapping[Action, frozenset[Relation]] = {
     Action.MARK: frozenset({Relation.OWNER, Relation.READER}),
     Action.LEAVE: frozenset({Relation.READER}),
 }
-# What a share cannot give to anybody: the refusal says whose it is.
+# Actions that a share never allows; the refusal names the owner.
 _OWNERS_OWN = frozenset({Action.DRIVE, Action.PATCH, Action.SHARE, Action.SEE_SHARES})
 
 
 class RoleRule(msgspec.Struct, frozen=True):
-    """Who may, apart from chats: some roles, and whoever it belongs to when `own`."""
+    """Rights outside of chats: the roles that have them and, with `own`, the owner of the resource."""
 
     roles: frozenset[Role] = frozenset()
     own: bool = False
@@ -203,25 +204,25 @@ RULES: Mapping[tuple[Resource, Action], RoleRule] = {
     (Resource.PROVIDER_KEY, Action.UPDATE): _OWN,
     (Resource.PROVIDER, Action.READ): _STAFF,
     (Resource.PROVIDER, Action.ADMINISTER): _ADMINS,
-    (Resource.MODEL, Action.LIST): _ANYBODY,  # the enabled ones
+    (Resource.MODEL, Action.LIST): _ANYBODY,  # enabled models only
     (Resource.MODEL, Action.READ): _STAFF,
     (Resource.MODEL, Action.ADMINISTER): _ADMINS,
-    (Resource.SETTINGS, Action.LIST): _ANYBODY,  # the public keys; which they are is decided where groups are known
+    (Resource.SETTINGS, Action.LIST): _ANYBODY,  # public keys only; the store knows which keys are public
     (Resource.SETTINGS, Action.READ): _STAFF,
     (Resource.SETTINGS, Action.ADMINISTER): _ADMINS,
     (Resource.USAGE, Action.READ): _OWN_OR_STAFF,
     (Resource.USAGE, Action.LIST_ALL): _STAFF,
     (Resource.AUDIT, Action.READ): _STAFF,
     (Resource.REPLICA, Action.READ): _STAFF,
-    (Resource.TEMPLATE, Action.LIST): _ANYBODY,  # those that the person may use
+    (Resource.TEMPLATE, Action.LIST): _ANYBODY,  # templates that the user may use
     (Resource.TEMPLATE, Action.READ): _STAFF,
     (Resource.TEMPLATE, Action.ADMINISTER): _ADMINS,
     (Resource.WORKSPACE, Action.LIST): _OWN_OR_STAFF,
     (Resource.WORKSPACE, Action.LIST_ALL): _STAFF,
     (Resource.WORKSPACE, Action.READ): _OWN_OR_STAFF,
     (Resource.WORKSPACE, Action.CREATE): _ANYBODY,
-    (Resource.WORKSPACE, Action.UPDATE): _OWN,  # start it, rename it
-    (Resource.WORKSPACE, Action.INTERRUPT): _OWN_OR_ADMIN,  # stop it
+    (Resource.WORKSPACE, Action.UPDATE): _OWN,  # start or rename
+    (Resource.WORKSPACE, Action.INTERRUPT): _OWN_OR_ADMIN,  # stop
     (Resource.WORKSPACE, Action.DELETE): _OWN_OR_ADMIN,
     (Resource.OPERATION, Action.READ): _OWN_OR_ADMIN,
 }
@@ -267,7 +268,7 @@ GRANTS: Mapping[SystemName, frozenset[tuple[Resource, Action]]] = {
 
 
 def scopes_for(resource: Resource, action: Action) -> frozenset[Scope]:
-    """The scopes of which a token needs one."""
+    """Return the scopes of which a token needs one."""
     if resource in _CHAT_RESOURCES:
         return _READS_CHATS if action in _CHAT_READS else _WRITES_CHATS
     if resource is Resource.COST:
@@ -277,7 +278,7 @@ def scopes_for(resource: Resource, action: Action) -> frozenset[Scope]:
     if action is Action.LIST and resource in (Resource.MODEL, Resource.SETTINGS, Resource.TEMPLATE):
         return _READS_CHATS | _ADMINISTERS
     if (resource, action) == (Resource.USER, Action.LIST):
-        return _WRITES_CHATS | _ADMINISTERS  # for sharing, and because it is about users
+        return _WRITES_CHATS | _ADMINISTERS  # for sharing, and because the action concerns users
     if (resource, action) in ((Resource.USER, Action.READ), (Resource.USER, Action.UPDATE)):
         return _ADMINISTERS
     return EVERYTHING if RULES[resource, action].own else _ADMINISTERS
@@ -296,7 +297,7 @@ def role_of(actor: Actor) -> Role:
 
 
 def relation(actor: UserActor | OwnerActor, facts: ChatFacts) -> Relation:
-    """What the actor is to the chat. Who is several things at once is the one with the most rights to read."""
+    """Return the actor's relation to the chat. If several apply, the one with the most rights to read is returned."""
     if actor.id == facts.owner_id:
         return Relation.OWNER
     role = role_of(actor)
@@ -308,9 +309,10 @@ def relation(actor: UserActor | OwnerActor, facts: ChatFacts) -> Relation:
 
 
 def judge_chat(actor: UserActor | OwnerActor, action: Action, *, facts: ChatFacts, has_reason: bool = False) -> Verdict:
-    """Whether the actor may do this to the chat. Cannot read: not found. Can read, and may not act: forbidden.
+    """Decide whether the actor may do this to the chat: not found if it cannot read it, forbidden if it can read but
+    not act.
 
-    `has_reason` says that an administrator gave one for this request (break-glass).
+    `has_reason`: an administrator gave a reason for this request (break-glass).
     """
     related = relation(actor, facts)
     held: set[Relation] = {related}
@@ -320,24 +322,24 @@ def judge_chat(actor: UserActor | OwnerActor, action: Action, *, facts: ChatFact
         return Verdict.ALLOWED
     reads = _reads(held, facts.admin_access, has_reason=has_reason)
     if reads is not Verdict.ALLOWED:
-        # An administrator who could read with a reason is told so; what nobody but the owner may do needs none.
+        # An administrator who could read with a reason is asked for one. Actions reserved to the owner never need one.
         needs_reason = reads is Verdict.NEEDS_REASON and action is not Action.READ
         return _refusal(action) if needs_reason else reads
     return Verdict.ALLOWED if action is Action.READ else _refusal(action)
 
 
 def uses_break_glass(actor: UserActor | OwnerActor, action: Action, *, facts: ChatFacts) -> bool:
-    """Whether it is only the stated reason that lets the actor read this chat."""
+    """Return whether only the stated reason lets the actor read this chat."""
     is_plain = judge_chat(actor, action, facts=facts) is Verdict.ALLOWED
     return not is_plain and judge_chat(actor, action, facts=facts, has_reason=True) is Verdict.ALLOWED
 
 
 def judge(actor: UserActor | OwnerActor, resource: Resource, action: Action, *, owner_id: UUID | None) -> Verdict:
-    """Whether the actor may do this to something that is no chat. `owner_id`: whose it is, None for nobody's."""
+    """Decide whether the actor may do this to a resource that is not a chat. `owner_id` is None if it has no owner."""
     rule, role = RULES[resource, action], role_of(actor)
     if role in rule.roles or (rule.own and owner_id == actor.id):
         return Verdict.ALLOWED
-    # Whoever sees it anyway is told that they may not; to everybody else it is not there.
+    # Actors who can see the resource get "forbidden"; all others get "not found".
     reads = RULES.get((resource, Action.READ))
     is_seen = reads is not None and role in reads.roles
     return Verdict.NOT_FOUND if rule.own and not is_seen else Verdict.FORBIDDEN

@@ -1,9 +1,8 @@
-"""Globs over texts, matched in a time that depends on lengths alone, never on what the texts hold.
+"""Glob matching over texts, in a time that depends on lengths only, never on the content.
 
-A set of positions is an integer with one bit for each character of all texts together, so a step of the pattern is one
-operation on integers for every position at once: m steps over n characters take m * n / 64 operations of the machine.
-`*` stands for any run of characters, `?` for one, and a backslash before a character makes it stand for itself. A
-pattern matches a whole text.
+A set of positions is an integer with one bit for each character of all texts together, so one step of the pattern is
+one integer operation for all positions: m steps over n characters take m * n / 64 machine operations. `*` stands for
+any run of characters, `?` for one, and a backslash before a character makes it literal. A pattern matches a whole text.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import msgspec
 
 MAX_CHARS = 256
 MAX_WILDCARDS = 16
-# What no wildcard of a narrow match stands for: control characters, line ends, and what a shell acts on.
+# Characters that wildcards of a narrow match never stand for: control characters, line ends, and shell operators.
 _UNSAFE = "\x00-\x1f\x7f-\x9f\u2028\u2029;&|<>$`(){}\\\\"
 _unsafe = re.compile(f"[{_UNSAFE}]")
 _special = re.compile(r"([*?\\])")
@@ -37,7 +36,9 @@ class _Glob(msgspec.Struct, frozen=True):
 
 @functools.lru_cache(maxsize=8192)
 def find_problem(pattern: str) -> str | None:
-    """Why a pattern is not taken: what it would take to match is bounded by its length and its wildcards."""
+    """Return why a pattern is refused, or None. Its length and its wildcards are bounded because they determine the
+    work.
+    """
     if len(pattern) > MAX_CHARS:
         return f"A pattern has at most {MAX_CHARS} characters; this one has {len(pattern)}."
     wildcards = count_wildcards(pattern)
@@ -52,7 +53,7 @@ def count_wildcards(pattern: str) -> int:
 
 
 def literal(text: str) -> str:
-    """The glob that matches this text and no other."""
+    """Return the glob that matches only this text."""
     return _special.sub(r"\\\1", text)
 
 
@@ -61,7 +62,7 @@ def has_wildcard(pattern: str) -> bool:
 
 
 def fold(text: str) -> str:
-    """The text without the difference of capitals, character by character: its length stays."""
+    """Return the text folded to one case, character by character, so that its length stays the same."""
     if text.isascii():
         return text.lower()
     text = text.replace("\u0130", "i").replace("\u0131", "i")
@@ -89,19 +90,19 @@ def _compiled(pattern: str) -> _Glob:
 
 
 class Texts:
-    """Some texts, for patterns to be matched against all of them together.
+    """A set of texts that patterns are matched against together.
 
-    A broad match ignores capitals, and its wildcards stand for anything. The wildcards of a narrow one stand for no
-    character that a shell acts on and for no control character.
+    A broad match ignores case, and its wildcards stand for anything. The wildcards of a narrow match stand for no
+    control character and no character that a shell acts on.
     """
 
-    # How many bits a step gets through in about a nanosecond, and what it takes beside; measured.
+    # Bits that one step processes in about a nanosecond, and the fixed cost of a step; measured.
     BITS: Final = 30
     BASE: Final = 150
 
     def __init__(self, texts: Sequence[str], *, is_narrow: bool) -> None:
         kept = texts if is_narrow else [fold(text) for text in texts]
-        # Each text is followed by one position for its end, whatever character stands there.
+        # Each text is followed by one position for its end, whatever character is there.
         joined = "".join([f"{text}\n" for text in kept])
         self.count = len(kept)
         self.size = len(joined)
@@ -120,7 +121,7 @@ class Texts:
         self._wild = self._inner & ~self._marked(_unsafe, joined) if is_narrow else self._inner
 
     def match(self, pattern: str, spend: Callable[[int], None]) -> int:
-        """The ends of the texts that match. `spend` is told what the work comes to, in about nanoseconds."""
+        """Return the ends of the texts that match. `spend` receives the cost of the work, in about nanoseconds."""
         states = self._starts
         step = self.BASE + self.size // self.BITS
         for token in _compiled(pattern if self._is_narrow else fold(pattern)).tokens:
@@ -128,7 +129,7 @@ class Texts:
                 return 0
             spend(step)
             if token is _Wild.RUN:
-                # The carry of an addition runs from each state to the end of its run of wild characters.
+                # The carry of an addition runs from each state to the end of its run of wildcard characters.
                 states |= ((states & self._wild) + self._wild) ^ self._wild
             elif token is _Wild.ONE:
                 states = (states & self._wild) << 1
@@ -137,7 +138,7 @@ class Texts:
         return states & self.ends
 
     def _mask(self, character: str, spend: Callable[[int], None]) -> int:
-        """The positions of a character."""
+        """Return the positions of a character."""
         found = self._masks.get(character)
         if found is None:
             spend(2 * self.size)
@@ -161,7 +162,7 @@ class Texts:
 
 
 def _planes(text: str) -> tuple[bytes, bytes, bytes]:
-    """The lowest, the middle and the highest byte of each character; nothing for bytes that are all zero."""
+    """Return the lowest, middle and highest byte of each character; nothing for bytes that are all zero."""
     if text.isascii():
         return text.encode(), b"", b""
     data = text.encode("utf-32-le", "surrogatepass")
@@ -171,7 +172,7 @@ def _planes(text: str) -> tuple[bytes, bytes, bytes]:
 
 @functools.lru_cache(maxsize=256)
 def _only(byte: int) -> bytes:
-    """A table that makes "1" of this byte and "0" of all others."""
+    """Return a table that maps this byte to "1" and all others to "0"."""
     return bytes(49 if each == byte else 48 for each in range(256))
 
 
@@ -180,5 +181,5 @@ def _free(units: int) -> None:
 
 
 def matches(pattern: str, text: str, *, is_narrow: bool) -> bool:
-    """Whether one short text matches."""
+    """Return whether one short text matches."""
     return bool(Texts((text,), is_narrow=is_narrow).match(pattern, _free))

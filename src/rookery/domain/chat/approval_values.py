@@ -1,7 +1,7 @@
-"""The values of a call's arguments, as patterns of approval rules are matched against them.
+"""The values of a call's arguments, in the forms that approval rules are matched against.
 
-Rules that permit look at a value as it stands; rules that restrict look at every way in which it may be meant. What is
-too long to be read, and what would take too much work, is told by `TooMuch`: nobody may take it for permission.
+Rules that permit look at a value as it is; rules that restrict look at every reading of it. A value that is too long,
+or a call that takes too much work, raises `TooMuch`, which must never be treated as permission.
 """
 
 from __future__ import annotations
@@ -17,37 +17,38 @@ import msgspec
 from rookery.domain.chat import approval_patterns
 from rookery.domain.chat.approval_patterns import Texts
 
-# All values under one path together. Longer ones match every rule that restricts their tool, and none that permits it.
+# All values under one path together. Longer values match every rule that restricts their tool, and none that permits
+# it.
 MAX_VALUE_BYTES = 16 * 1024
-# What judging one call may take, in about nanoseconds: what is left over then counts as too long.
+# The work that judging one call may take, in about nanoseconds. What is left unjudged then counts as too long.
 MAX_WORK = 20_000_000
 _MAX_STRINGS_CHARS = 3 * MAX_VALUE_BYTES
-# How far the first character of JSON in a text is looked for.
+# How far into a text the first character of JSON is searched for.
 _INDENT = 1024
 
 T = TypeVar("T")
 
 
 def text_of(value: object) -> str:
-    """The one text of a JSON value: a string as it is, all else as JSON with sorted keys and no spaces."""
+    """Return the text of a JSON value: a string as it is, everything else as JSON with sorted keys and no spaces."""
     if isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=str)
 
 
 class TooMuch(Exception):
-    """A value is too long to be judged, or judging the call has taken all the work it may take."""
+    """Raised when a value is too long to be judged, or when judging the call exceeds its work limit."""
 
 
 class _Values(msgspec.Struct, frozen=True):
-    """What was found under a path, with a text for each value; and whether each branch had one."""
+    """The values found under a path, with a text for each; and whether each branch had one."""
 
     found: tuple[object, ...]
     is_complete: bool
 
 
 class CallValues:
-    """The arguments of one call, with what judging it has found out about them so far."""
+    """The arguments of one call, with cached results of judging them."""
 
     def __init__(self, args: Mapping[str, object]) -> None:
         self._args = args
@@ -58,13 +59,13 @@ class CallValues:
         self._parsed: dict[str, object] = {}
 
     def restricts(self, path: str, pattern: str) -> bool:
-        """Whether any value under the path matches in any reading. Raises `TooMuch`."""
+        """Return whether any value under the path matches in any reading. Raises `TooMuch`."""
         if path not in self._readings:
             self._readings[path] = self._kept(path, lambda found: Texts(self._read(found), is_narrow=False))
         return bool(_present(self._readings[path]).match(pattern, self._spend))
 
     def permits(self, path: str, pattern: str) -> bool:
-        """Whether there are values under the path, in every branch, and all match as they stand. Raises `TooMuch`."""
+        """Return whether every branch has values under the path and all of them match as they are. Raises `TooMuch`."""
         if path not in self._exact:
             self._exact[path] = self._kept(path, lambda found: Texts(list(map(text_of, found)), is_narrow=True))
         texts = _present(self._exact[path])
@@ -78,7 +79,7 @@ class CallValues:
         )
 
     def _kept(self, path: str, make: Callable[[tuple[object, ...]], Texts]) -> Texts | None:
-        """The texts of a path; None if they are too long."""
+        """Return the cached texts of a path; None if they are too long."""
         try:
             if path not in self._values:
                 self._values[path] = None
@@ -98,7 +99,7 @@ class CallValues:
             raise TooMuch
 
     def _find(self, path: str) -> _Values:
-        """The values under a path, through all items of lists on the way; and whether each branch had one."""
+        """Return the values under a path, through all items of lists on the way, and whether each branch had one."""
         nodes: list[object] = [self._args]
         is_complete = True
         for name in path.split("."):
@@ -112,7 +113,9 @@ class CallValues:
         return _Values(tuple(nodes), is_complete)
 
     def _items(self, nodes: Sequence[object]) -> list[object]:
-        """Lists give their items. Tools take JSON in a string where a list or an object is declared, so it is read."""
+        """Expand lists into items. Tools accept JSON in a string where a list or an object is declared, so strings are
+        parsed.
+        """
         found: list[object] = []
         waiting = list(reversed(nodes))
         while waiting:
@@ -142,14 +145,14 @@ class CallValues:
         return self._parsed[node]
 
     def _read(self, values: Iterable[object]) -> list[str]:
-        """The ways in which values may be meant: as they stand, as paths, and as every command within them."""
+        """Return all readings of the values: as they are, as paths, and as every command within them."""
         whole = [text_of(value) for value in values]
         texts = dict.fromkeys(self._strings(values))
         paths = [posixpath.normpath(text).replace("//", "/") for text in texts if "/" in text]
         return list(dict.fromkeys((*whole, *texts, *paths, *_commands(texts))))
 
     def _strings(self, values: Iterable[object]) -> list[str]:
-        """Every text within, also in JSON that is text itself."""
+        """Yield every text within a value, including texts in JSON that is itself a string."""
         found: list[str] = []
         size, nodes = 0, list(values)
         while nodes:
@@ -171,12 +174,12 @@ class CallValues:
 
 
 def is_within(values: Iterable[object], max_bytes: int) -> bool:
-    """Whether the texts of these values have at most so many bytes together. Looks no further than it has to."""
+    """Return whether the texts of these values have at most this many bytes together. Stops as early as possible."""
     left, nodes = max_bytes, list(values)
     while nodes and left >= 0:
         node = nodes.pop()
         if isinstance(node, str):
-            # Every character is a byte at least; how many it really is, is asked only of what might fit.
+            # Every character takes at least one byte; the exact count is made only if it might fit.
             left -= len(node) if len(node) > left else len(node.encode("utf-8", "replace"))
         elif isinstance(node, Mapping | list | tuple):
             left -= 2 * len(node)
@@ -195,12 +198,12 @@ def _present(value: T | None) -> T:
 
 # A path segment that leads up.
 _parent = re.compile(r"(?:^|[/\s=:,'\"])\.\.(?:$|[/\s:,'\"])")
-# A character that ends a command of a shell and may begin another, or a redirection. Zero is between two texts.
+# A character that ends a shell command and may begin another, or a redirection. NUL separates two texts.
 _OPERATORS = re.compile(r"[;&|<>(){}`\n\r$\0]+")
 _QUOTES = re.compile(r"[\"'\\]")
 _SPACES = re.compile(r"\s+")
 _SPACES_IN_LINES = re.compile(r"[^\S\n\r]+")
-# What may stand before the command that is meant: assignments, and programs that run what follows them.
+# Words that may precede the actual command: assignments, and programs that run their arguments.
 _PREFIX = re.compile(
     r"^(?:(?:\w++=\S*+|sudo|doas|env|exec|command|builtin|nohup|nice|time|xargs|then|do|else|if|!) )++", re.MULTILINE
 )
@@ -208,7 +211,7 @@ _FOLDERS = re.compile(r"^[^ \n]*/", re.MULTILINE)
 
 
 def _commands(texts: Iterable[str]) -> list[str]:
-    """Every command within the texts without quotes: as it stands, and without what precedes its program."""
+    """Yield every command within the unquoted texts: as it is, and without the words that precede its program."""
     joined = _QUOTES.sub("", "\0".join(texts))
     whole = _SPACES.sub(" ", joined).split("\0")
     pieces = _OPERATORS.split(_SPACES_IN_LINES.sub(" ", joined))

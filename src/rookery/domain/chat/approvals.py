@@ -1,8 +1,9 @@
-"""Which tool calls may run, which have to be asked about, which never run. Pure: rules and a call in, a verdict out.
+"""Approval rules: which tool calls run, which need a user's approval, and which never run. Pure: rules and a call in, a
+verdict out.
 
-Rules that permit match narrowly and rules that restrict match broadly, so that whatever a pattern did not foresee is
-asked about rather than run (docs/decisions/0026). The globs know `*` (any run of characters), `?` (one character) and
-a backslash before a character that stands for itself; they match a whole value.
+Rules that permit match narrowly and rules that restrict match broadly, so a case that a pattern did not foresee is
+asked about rather than run (docs/decisions/0026). Globs know `*` (any run of characters), `?` (one character) and a
+backslash before a literal character; they match a whole value.
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ from rookery.domain.chat.approval_patterns import literal
 from rookery.domain.chat.approval_values import CallValues, TooMuch, is_within, text_of
 from rookery.domain.chat.errors import ApprovalRejected, InvalidInput
 
-MAX_RULES = 200  # of one source
+MAX_RULES = 200  # per source
 MAX_MATCHES = 16
 MAX_PATTERN = approval_patterns.MAX_CHARS
 MAX_REASON = 1000
-# Rules that an older version has stored may have longer patterns. They can be read, and `find_problem` names them.
+# Rules stored by an older version may have longer patterns. They can be read, and `find_problem` reports them.
 _MAX_STORED_PATTERN = 2000
 
 T = TypeVar("T")
-# Arguments that only describe a call, or say how long to wait for it: another time they are different.
+# Arguments that only describe a call, or set its time limit: they differ from call to call.
 _DESCRIPTIVE = frozenset({"model_intent", "timeout", "wait_timeout"})
 
 
 class RuleAction(StrEnum):
-    """What a rule does with a call that it matches, the strongest first.
+    """The effect of a rule on a call that it matches, the strongest first.
 
-    `always` answers beforehand what would be asked; it is what "do not ask again" leaves behind.
+    `always` answers a question in advance; a "do not ask again" answer creates such a rule.
     """
 
     DENY = "deny"
@@ -47,7 +48,7 @@ class RuleAction(StrEnum):
 
 
 class Default(StrEnum):
-    """What becomes of calls that no rule matches."""
+    """The treatment of calls that no rule matches."""
 
     ALLOW = "allow"
     ASK = "ask"
@@ -60,31 +61,30 @@ class Verdict(StrEnum):
 
 
 class Decision(StrEnum):
-    """What a person answers."""
+    """A user's answer."""
 
     APPROVE = "approve"
     DENY = "deny"
 
 
 class Scope(StrEnum):
-    """Where an answer holds from now on: in this chat and its subagents, or in all chats of its owner."""
+    """The scope of an answer that is remembered: this chat and its subagents, or all chats of its owner."""
 
     CHAT = "chat"
     USER = "user"
 
 
 Pattern: TypeAlias = Annotated[str, Meta(max_length=_MAX_STORED_PATTERN)]
-# From the path of an argument, its names joined by dots, to the glob that its value must match.
+# Maps the path of an argument, its names joined by dots, to the glob that its value must match.
 Match: TypeAlias = Annotated[dict[Annotated[str, Meta(min_length=1, max_length=200)], Pattern], Meta(max_length=16)]
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`tool` is a glob over the tool's name, `mcp:SERVER/TOOL` for tools of MCP servers. Every path in `match` has to
-    match; arguments it does not name may be anything. `reason` is told to the model when the rule denies.
+    """An approval rule. `tool` is a glob over the tool's name, `mcp:SERVER/TOOL` for tools of MCP servers. Every path
+    in `match` has to match; other arguments may have any value. The model gets `reason` when the rule denies.
 
-    `problem` is there for a stored rule that is not valid any more: it counts for every call of its tool if it
-    restricts, and for none if it permits. A field that this version does not know may narrow the rule: such a rule
-    cannot be read.
+    `problem` is set for a stored rule that is no longer valid: it matches every call of its tool if it restricts, and
+    none if it permits. A field unknown to this version may narrow the rule, so a rule with one cannot be read.
     """
 
     tool: Annotated[str, Meta(min_length=1, max_length=200)]
@@ -98,7 +98,7 @@ Rules: TypeAlias = Annotated[tuple[Rule, ...], Meta(max_length=MAX_RULES)]
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """All rules that hold for a chat. Without `may_remember`, `always` counts for nothing."""
+    """All rules that apply to a chat. Without `may_remember`, `always` rules have no effect."""
 
     rules: tuple[Rule, ...] = ()
     default: Default = Default.ALLOW
@@ -106,26 +106,27 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_open(self) -> bool:
-        """Whether every call runs, whatever it is."""
+        """Return whether every call runs without a question."""
         return self.default is Default.ALLOW and all(rule.action not in _RESTRICTING for rule in self.rules)
 
 
-# For rules that somebody wrote and nobody can read: everything is asked, and nothing was answered beforehand.
+# Used when stored rules cannot be read: every call is asked about, and earlier answers do not count.
 UNREADABLE = Policy(default=Default.ASK, may_remember=False)
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """`rule` is what decided; None for the default."""
+    """A verdict. `rule` is the rule that decided; None for the default."""
 
     verdict: Verdict
     rule: Rule | None = None
 
 
 class Offers(msgspec.Struct, frozen=True):
-    """What "always" would permit: in this chat whatever the question was about, for the user this very call.
+    """The patterns an "always" answer would permit: in this chat what the question was about, for the user exactly this
+    call.
 
-    None where no pattern says it exactly, because the call is too long for one, say; then one has to be given. `tool`
-    is what the rule names instead of the tool's own name, for tools of MCP servers.
+    None where no pattern can express it, for example because the call is too long; then the user has to supply one.
+    `tool` is the name in the rule, for tools of MCP servers instead of the tool's own name.
     """
 
     chat: dict[str, str] | None = None
@@ -134,7 +135,7 @@ class Offers(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """A person's answer to one question. With `always` it becomes a rule, over `match` or what was offered."""
+    """A user's answer to one question. With `always` it becomes a rule, over `match` or the offered patterns."""
 
     tool_call_id: str
     decision: Decision
@@ -148,16 +149,16 @@ _STRENGTH = {action: place for place, action in enumerate(RuleAction)}
 
 
 def judge(policy: Policy, names: Collection[str], args: object) -> Judgement:
-    """What becomes of a call. `names` are the tool's name as called and as it is now; `args` is the decoded object.
+    """Judge one call. `names` are the tool's name as called and its current name; `args` is the decoded object.
 
-    A tool of an MCP server has its reserved name (`mcp_name`) among them. Arguments that are no object match every
-    rule that restricts their tool, and none that permits it.
+    A tool of an MCP server has its reserved name (`mcp_name`) among `names`. Arguments that are not an object match
+    every rule that restricts their tool, and none that permits it.
     """
     return _drained(judging(policy, names, args))
 
 
 def judging(policy: Policy, names: Collection[str], args: object) -> Generator[None, None, Judgement]:
-    """The same in steps of at most some milliseconds, for callers who have others to serve in between."""
+    """Judge in steps of at most some milliseconds, for callers that must yield to other work in between."""
     called, values = tuple(names), _values(args)
     for rule in sorted(policy.rules, key=lambda each: _STRENGTH[each.action]):
         if _counts(rule, policy) and (yield from _matching(rule, called, values)):
@@ -194,12 +195,13 @@ def _values(args: object) -> CallValues | None:
     return CallValues(args) if isinstance(args, Mapping) else None
 
 
-# What a rule may say
+# Validation of rules
 
 
 def find_problem(rule: Rule) -> tuple[str, str] | None:
-    """Which field of a rule is not taken, and why. Rules of an older version may be stored all the same: then those
-    that restrict match every call of their tool, and those that permit match none."""
+    """Return the invalid field of a rule and why it is refused. An older version may have stored such a rule: if it
+    restricts, it matches every call of its tool; if it permits, it matches none.
+    """
     if (problem := _tool_problem(rule.tool)) is not None:
         return "tool", problem
     for path, pattern in rule.match.items():
@@ -209,7 +211,7 @@ def find_problem(rule: Rule) -> tuple[str, str] | None:
 
 
 def shown(rules: Iterable[Rule]) -> tuple[Rule, ...]:
-    """Rules as people see them, each with what is wrong with it."""
+    """Return rules for display, each with its problem."""
     return tuple(_with_problem(rule) for rule in rules)
 
 
@@ -224,7 +226,8 @@ def _tool_problem(tool: str) -> str | None:
     return approval_patterns.find_problem(tool)
 
 
-# Tools of MCP servers. Their names are a stranger's: they are matched under a form that no other tool can have.
+# Tools of MCP servers. Their names are not under our control, so they are matched in a form that no other tool can
+# have.
 
 
 MCP = "mcp:"
@@ -232,13 +235,15 @@ _OF_SERVER = re.compile(r"mcp:[^/]+/[^/]+", re.DOTALL)
 
 
 def mcp_name(server: str, tool: str) -> str:
-    """The name of an MCP server's tool in rules. What is no letter, digit or one of `_.-~` is percent-encoded."""
+    """Return the name of an MCP server's tool in rules. Characters other than letters, digits and `_.-~` are
+    percent-encoded.
+    """
     return f"{MCP}{quote(server, safe='')}/{quote(tool, safe='')}"
 
 
 @functools.lru_cache(maxsize=8192)
 def _is_tool(pattern: str, names: tuple[str, ...], is_restricting: bool) -> bool:
-    """Whether a rule is about a tool. One that permits has to name an MCP server's tool as such."""
+    """Return whether a rule is about a tool. To permit an MCP server's tool, it must name its reserved form."""
     if is_restricting:
         return any(approval_patterns.matches(pattern, name, is_narrow=False) for name in names)
     of_server = [name for name in names if name.startswith(MCP)]
@@ -256,7 +261,7 @@ def _is_exactly(pattern: str, text: str) -> bool:
 
 
 def _matching(rule: Rule, names: tuple[str, ...], values: CallValues | None) -> Generator[None, None, bool]:
-    """Whether a rule is about a call. `values` are None for arguments that are no object."""
+    """Return whether a rule is about a call. `values` is None for arguments that are not an object."""
     yield
     is_restricting = rule.action in _RESTRICTING
     if find_problem(rule) is not None:
@@ -282,12 +287,12 @@ def _matching(rule: Rule, names: tuple[str, ...], values: CallValues | None) -> 
 
 
 def offers(rule: Rule | None, names: Collection[str], args: object) -> Offers:
-    """What "always" may stand for in answer to a question that this rule (None: the default) has raised."""
+    """Return the offers for "always" in answer to a question that this rule (None: the default) has raised."""
     return _drained(offering(rule, names, args))
 
 
 def offering(rule: Rule | None, names: Collection[str], args: object) -> Generator[None, None, Offers]:
-    """The same in steps, as `judging` is."""
+    """Compute `offers` in steps, as `judging` does."""
     of_server = next((name for name in names if name.startswith(MCP)), UNSET)
     exact = yield from _exact(args)
     if rule is None:
@@ -297,7 +302,7 @@ def offering(rule: Rule | None, names: Collection[str], args: object) -> Generat
 
 
 def _exact(args: object) -> Generator[None, None, dict[str, str] | None]:
-    """This very call: all its arguments, none of which is left to chance. None if a pattern cannot say it."""
+    """Return patterns that match exactly this call with all its arguments; None if a pattern cannot express it."""
     if not isinstance(args, Mapping):
         return None
     told = {name: value for name, value in args.items() if name not in _DESCRIPTIVE}
@@ -309,17 +314,17 @@ def _exact(args: object) -> Generator[None, None, dict[str, str] | None]:
 
 
 def _permitted(match: Mapping[str, str], args: object) -> Generator[None, None, bool]:
-    """Whether a rule over these patterns permits the call."""
+    """Return whether a rule over these patterns permits the call."""
     return (yield from _matching(Rule(tool="*", action=RuleAction.ALLOW, match=dict(match)), ("tool",), _values(args)))
 
 
 def remembered(answer: Answer, tool_name: str, args: object, offered: Offers) -> Rule:
-    """The rule that an answer leaves behind. It has to cover the very call that it answers."""
+    """Return the rule that an answer creates. It has to cover the call that it answers."""
     return _drained(remembering(answer, tool_name, args, offered))
 
 
 def remembering(answer: Answer, tool_name: str, args: object, offered: Offers) -> Generator[None, None, Rule]:
-    """The same in steps, as `judging` is."""
+    """Compute `remembered` in steps, as `judging` does."""
     given = answer.match if answer.match is not None else getattr(offered, answer.always or Scope.USER)
     if given is None:
         raise InvalidInput(
@@ -340,7 +345,7 @@ def remembering(answer: Answer, tool_name: str, args: object, offered: Offers) -
 
 
 def check_answers(pending: Sequence[str], answers: Sequence[Answer]) -> None:
-    """Refuse answers that are not to exactly the open questions, given by call id; the first problem wins."""
+    """Refuse answers unless they match the open questions exactly, by call id. The first problem is raised."""
     seen: set[str] = set()
     for answer in answers:
         if answer.tool_call_id in seen:
@@ -359,7 +364,7 @@ def check_answers(pending: Sequence[str], answers: Sequence[Answer]) -> None:
 
 
 def denied_by_user(reason: str) -> str:
-    """What the model is told about a call that a person did not want."""
+    """Return the tool result for a call that a user denied."""
     why = _because(reason)
     return (
         "The user denied this call; it was not run. Do not repeat it, and do not try to get the same done another way."
@@ -376,6 +381,6 @@ def denied_by_rule(rule: Rule | None) -> str:
 
 
 def _because(reason: str) -> str:
-    """The reason as a sentence between others."""
+    """Return the reason as a sentence between others."""
     told = reason.strip()
     return f" Reason: {told}{'' if told.endswith(('.', '!', '?')) else '.'}" if told else ""

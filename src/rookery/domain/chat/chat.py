@@ -1,4 +1,4 @@
-"""A chat's execution row as a value, the payloads it carries, and the fence that guards work on it."""
+"""A chat's execution row as a value, its JSON payloads, and the fence that guards a worker's writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rookery.domain.chat.states import State, Status, classify
 
 
 class LastError(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Why a chat stopped, for the person who can act on it (`chats.last_error`)."""
+    """The error that stopped a chat, for the user who can act on it (`chats.last_error`)."""
 
     message: str
     retryable: bool
@@ -26,12 +26,12 @@ class LastError(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise ValueError("An error needs a message.")
 
 
-# The messages of its queue wait for the account to be enabled, and for somebody to go on.
+# Queued messages wait until the account is enabled and a user resumes the chat.
 OWNER_DISABLED = LastError(message="The account of this chat's owner is disabled.", retryable=False, kind="generic")
 
 
 class RetryState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What failed and when the next attempt starts (`chats.retry_state`)."""
+    """The error of the last attempt and the start of the next one (`chats.retry_state`)."""
 
     attempt: int
     delay_ms: int
@@ -43,11 +43,11 @@ class RetryState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Chat(msgspec.Struct, frozen=True):
-    """The columns transitions decide by. Metadata that no transition reads is not here.
+    """The columns that transitions depend on. Other metadata is not here.
 
-    `last_error` and `retry_state` are the stored JSON. `leased` was judged by the database clock when the row
-    was read: the pair is set, its heartbeat is fresh, and the owner's replica row exists. `awaits_approval`: what it
-    waits for in `requires_action` is a person's word about tool calls, not results of its client.
+    `last_error` and `retry_state` are the stored JSON. `leased` is evaluated by the database clock when the row is
+    read: the lease pair is set, its heartbeat is fresh, and the owner's replica row exists. `awaits_approval`: in
+    `requires_action` the chat waits for a user's approval of tool calls, not for results from its client.
     """
 
     id: ChatId
@@ -83,7 +83,7 @@ class Chat(msgspec.Struct, frozen=True):
 
     @property
     def is_parked(self) -> bool:
-        """Whether it waits for a person, for as long as that takes: no worker has anything to do with it."""
+        """Return whether the chat waits for a user without a time limit, so that no worker has to hold it."""
         is_waiting = self.status == Status.REQUIRES_ACTION and self.awaits_approval
         return is_waiting and self.requires_action_deadline_at is None
 
@@ -93,9 +93,9 @@ class Chat(msgspec.Struct, frozen=True):
 
 
 class Fence(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker's task saw when it started. Its writes count only while all of it still holds.
+    """The chat as a worker's task saw it when it started. The task's writes count only while all of it still holds.
 
-    `runner_id` is fresh for every acquisition, so a worker never passes as its former self.
+    `runner_id` is new for every acquisition, so a worker never passes for its former self.
     """
 
     worker_id: UUID
@@ -106,7 +106,7 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True):
     allow_archived: bool = False
 
     def find_mismatch(self, chat: Chat) -> str | None:
-        """The first field in which the locked row differs from what was seen, or None."""
+        """Return the first field in which the locked row differs from the fence, or None."""
         if chat.worker_id != self.worker_id:
             return "worker_id"
         if chat.runner_id != self.runner_id:

@@ -1,7 +1,7 @@
-"""When a chat's history is summarised, and the three rows that a summary leaves.
+"""Compaction: when a chat's history is summarized, and the three rows that a summary adds.
 
-The decision rests on what the provider counted for the newest answer, plus a guess for what came after it: a huge tool
-result must be noticed before it is sent. What is said to the summarising model is in `summarising`.
+The decision rests on the token count that the provider reported for the newest answer, plus an estimate for later rows:
+a huge tool result must be noticed before it is sent. The request for the summary is in `summary_prompt`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rookery.domain.content.attachments import MAX_PASTED_BYTES, StoredFile, pla
 from rookery.domain.models import context_window
 
 DEFAULT_THRESHOLD = 70
-# From here on a turn does not go on without a summary.
+# Above this percentage a turn does not continue without a summary.
 FULL_PERCENT = 95
 TOOL_NAME = "chat_summarized"
 
@@ -47,12 +47,12 @@ STILL_OVER_LIMIT = (
     "model, or start a new chat."
 )
 
-# Chosen: what providers count for a picture of common size. Too low only means that the provider's own answer decides.
+# Chosen: what providers count for a picture of common size. If it is too low, the provider's own answer decides.
 _MEDIA_TOKENS = 1600
 
 
 class Source(StrEnum):
-    """Who wanted the summary: the threshold, the user, or a provider that refused the prompt as too long."""
+    """The cause of a summary: the threshold, the user, or a provider that refused the prompt as too long."""
 
     AUTOMATIC = "automatic"
     MANUAL = "manual"
@@ -68,7 +68,7 @@ class Status(StrEnum):
 
 
 class Assessment(msgspec.Struct, frozen=True, kw_only=True):
-    """How full the context is, and what follows from it. `tokens` is None when no answer was counted yet."""
+    """The fill level of the context and its consequences. `tokens` is None until an answer was counted."""
 
     status: Status
     threshold_percent: int
@@ -77,7 +77,9 @@ class Assessment(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_room(self) -> bool:
-        """Whether the turn can go on without a summary. What was never counted is taken to be short."""
+        """Return whether the turn can continue without a summary. A context that was never counted is assumed to be
+        short.
+        """
         return not _is_full(self.tokens, self.limit_tokens)
 
     @property
@@ -88,20 +90,20 @@ class Assessment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def effective_threshold(user_value: int | None, config_value: int | None) -> int:
-    """The percentage to compact at: the user's for this model, else the model's. 100 means never, 0 always."""
+    """Return the percentage to compact at: the user's for this model, else the model's. 100 means never, 0 always."""
     chosen = user_value if user_value is not None else config_value
     return chosen if chosen is not None and 0 <= chosen <= 100 else DEFAULT_THRESHOLD
 
 
 def effective_limit(*limits: int | None) -> int | None:
-    """The strictest of the windows of the chat's model and of the one that would summarise."""
+    """Return the smaller of the windows of the chat's model and of the summarizing model."""
     return context_window.smallest(*limits)
 
 
 def assess(
     rows: Sequence[PromptRow], *, files: Mapping[UUID, StoredFile], threshold_percent: int, limit_tokens: int | None
 ) -> Assessment:
-    """Whether to compact before the next generation, given the rows of the prompt."""
+    """Decide whether to compact before the next generation, given the rows of the prompt."""
     tokens = count_tokens(rows, files=files)
     return Assessment(
         status=_status(rows, tokens, threshold_percent=threshold_percent, limit_tokens=limit_tokens),
@@ -124,13 +126,13 @@ def _status(
     if boundary is None:
         return Status.NEEDED
     first = next((row for row in live if row.message.role is Role.ASSISTANT), None)
-    # Nothing is under a threshold of 0, so there a full context says nothing about the summary.
+    # With a threshold of 0 the context is always over it, so a full context says nothing about the summary.
     if (
         first is not None
         and threshold_percent > 0
         and _is_over(_counted(first.figures), threshold_percent=threshold_percent, limit_tokens=limit_tokens)
     ):
-        # Another summary would come out as long as this one. There is room for it as long as the window is not full.
+        # Another summary would be as long as this one. There is room for it as long as the window is not full.
         if not _is_full(tokens, limit_tokens):
             return Status.TIGHT
         return Status.STILL_OVER_LIMIT if _is_full(_counted(first.figures), limit_tokens) else Status.NEEDED
@@ -148,7 +150,7 @@ def _is_full(tokens: int | None, limit_tokens: int | None) -> bool:
 
 
 def _find_boundary(rows: Sequence[PromptRow]) -> int | None:
-    """Where the newest summary stands among the rows."""
+    """Return the index of the newest summary among the rows."""
     for place in range(len(rows) - 1, -1, -1):
         message = rows[place].message
         if message.compressed and message.visibility is Visibility.MODEL:
@@ -157,7 +159,9 @@ def _find_boundary(rows: Sequence[PromptRow]) -> int | None:
 
 
 def count_tokens(rows: Sequence[PromptRow], *, files: Mapping[UUID, StoredFile]) -> int | None:
-    """What the next request would hold: counted up to the newest answer, guessed after it. None if never counted."""
+    """Return the tokens of the next request: counted up to the newest answer, estimated after it. None if never
+    counted.
+    """
     guessed = 0
     for row in reversed(rows):
         counted = _counted(row.figures)
@@ -168,7 +172,7 @@ def count_tokens(rows: Sequence[PromptRow], *, files: Mapping[UUID, StoredFile])
 
 
 def _counted(figures: StepFigures) -> int | None:
-    """The tokens a step read. Zero is what servers say that do not count."""
+    """Return the input tokens of a step. Zero is reported by servers that do not count."""
     if figures.context_tokens:
         return figures.context_tokens
     read = (figures.input_tokens or 0) + (figures.cache_read_tokens or 0) + (figures.cache_write_tokens or 0)
@@ -176,7 +180,7 @@ def _counted(figures: StepFigures) -> int | None:
 
 
 def _prompt_bytes(row: PromptRow, files: Mapping[UUID, StoredFile]) -> int:
-    """How long a row is in a prompt. Media counts as what providers charge for it, not by its bytes."""
+    """Return the size of a row in a prompt. Media counts as what providers charge for it, not by its bytes."""
     content = row.message.content
     size = len(content.encode("utf-8", "replace"))
     if '"file"' not in content and '"is_media"' not in content:
@@ -196,7 +200,7 @@ def _prompt_bytes(row: PromptRow, files: Mapping[UUID, StoredFile]) -> int:
 
 
 def file_bytes(part: File, files: Mapping[UUID, StoredFile]) -> int:
-    """How long a file of a user message is in a prompt."""
+    """Return the size of a file of a user message in a prompt."""
     file = files.get(part.file_id) if part.file_id is not None else None
     if file is None or not file.data:
         return 0
@@ -207,14 +211,14 @@ def file_bytes(part: File, files: Mapping[UUID, StoredFile]) -> int:
     return len(file.data) if is_text else _MEDIA_TOKENS * BYTES_PER_TOKEN
 
 
-# What a compaction leaves
+# Rows that a compaction adds
 
 
 def current_turn_parts(rows: Sequence[PromptRow]) -> tuple[Part, ...]:
-    """What the user said to begin the turn that is being worked on, whole, of all rows that are loaded.
+    """Return the user's message that began the current turn, complete, from all loaded rows.
 
-    Messages that were heard together count together. What an earlier compaction of the same turn took out of the rows
-    is what its boundary has carried.
+    Messages that were delivered together count together. If an earlier compaction of the same turn removed it from the
+    rows, the parts carried in the boundary are used.
     """
     said: list[tuple[Part, ...]] = []
     behind: tuple[Part, ...] = ()
@@ -236,13 +240,13 @@ def current_turn_parts(rows: Sequence[PromptRow]) -> tuple[Part, ...]:
             break
     own = carriable(part for content in reversed(said) for part in content)
     if behind:
-        # It may have cut the message to fit; the row has it whole.
+        # The boundary may hold a cut version; the row has all of it.
         return (*behind[: max(len(behind) - len(own), 0)], *own)
     return (*before, *own)
 
 
 def carriable(content: Iterable[Part]) -> tuple[Part, ...]:
-    """Of what a user said, everything a model would be told."""
+    """Return the parts of a user message that a model is sent."""
     return tuple(
         part
         for part in content
@@ -251,14 +255,14 @@ def carriable(content: Iterable[Part]) -> tuple[Part, ...]:
 
 
 def boundary_summary(rows: Sequence[PromptRow]) -> str:
-    """The summary that stands for what came before these rows; empty when there is none."""
+    """Return the summary that stands for everything before these rows; empty if there is none."""
     place = _find_boundary(rows)
     first = None if place is None else next(iter(rows[place].message.parts()), None)
     return first.text.removeprefix(LEAD_IN) if isinstance(first, Text) and first.text.startswith(LEAD_IN) else ""
 
 
 def boundary_parts(summary: str, carried: Sequence[Part]) -> tuple[Part, ...]:
-    """What the model reads in place of everything before."""
+    """Return the parts that the model reads in place of everything before them."""
     content: tuple[Part, ...] = (Text(LEAD_IN + summary),) if summary else ()
     return (*content, Text(CARRIED_LEAD_IN), *carried) if carried else content
 
@@ -282,10 +286,11 @@ def new_rows(
     at: datetime,
     steps: Steps | None = None,
 ) -> tuple[NewMessage, ...]:
-    """Boundary, call and result, to be inserted in one commit.
+    """Return boundary, call and result, to be inserted in one commit.
 
-    The boundary is what the model reads from now on. A turn that goes on keeps its user's message word for word:
-    a summary of an order is not the order. `summary` is empty when there was nothing to sum up but that message.
+    The boundary is what the model reads from now on. If the turn continues, it carries the user's message word for
+    word: a summary of an instruction is not the instruction. `summary` is empty if there was only that message to
+    summarize.
     """
     content = boundary_parts(summary, carried)
     if not content:
@@ -319,13 +324,13 @@ def tool_call_id(unique: UUID) -> str:
 
 
 def call_part(tool_call_id: str, *, source: Source, assessment: Assessment, at: datetime) -> ToolCall:
-    """Shown while the summary is made, and stored with it."""
+    """Return the call that is shown while the summary is made, and stored with it."""
     args = {"source": str(source), "threshold_percent": assessment.threshold_percent}
     return ToolCall(tool_call_id, TOOL_NAME, args=parts.json_raw(args), created_at=at)
 
 
 class Steps(msgspec.Struct, frozen=True, kw_only=True):
-    """How the room was made: the rungs that were taken, how many requests that took, and where messages were kept."""
+    """The record of a compaction: the rungs taken, the number of requests, and where full messages were saved."""
 
     rungs: tuple[str, ...] = ()
     calls: int = 1
@@ -362,6 +367,6 @@ def result_part(
 
 
 def error_part(tool_call_id: str, message: str, *, at: datetime) -> ToolResult:
-    """Shown when the summary failed; never stored."""
+    """Return the part that is shown when the summary failed; it is never stored."""
     error = parts.json_raw({"error": message})
     return ToolResult(tool_call_id, TOOL_NAME, result=error, is_error=True, created_at=at)

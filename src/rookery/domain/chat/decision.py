@@ -1,7 +1,7 @@
-"""What the worker does next with a chat. Pure: the same rows and rules always give the same decision.
+"""The worker's next action for a chat. Pure: the same rows and rules always give the same decision.
 
 One decision leads to at most one commit, and the next decision is made from what was committed. So nothing is
-remembered between steps, and any replica can go on after any crash.
+remembered between steps, and any replica can continue after any crash.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rookery.domain.chat.system_blocks import Mode
 from rookery.domain.chat.tool_calls import OpenCall
 
 MAX_STEPS = 1200
-# How often one turn is made shorter because a provider found it too long: `overflow` halves what is allowed each time.
+# How often one turn is shortened because a provider found it too long: `overflow` halves the allowance each time.
 MAX_RUNGS = 8
 TOO_LONG = LastError(
     kind="context_overflow",
@@ -28,17 +28,17 @@ TOO_LONG = LastError(
     "larger window, or start a new chat.",
     retryable=False,
 )
-# models.md, "LanguageModel protocol": a provider that pauses for ever must not keep a turn for ever.
+# A provider that pauses without end must not hold a turn forever.
 MAX_PAUSES = 10
-# Chosen: a summary of 1200 steps' work takes some; 120 are enough to bring it to an end.
+# Chosen: a summary of 1200 steps takes some steps; 120 are enough to finish it.
 NOTICE_PERCENT = 90
-# How often an empty answer to a user's message is taken for a failure before it counts as the answer.
+# How often an empty answer to a user's message is treated as a failure before it counts as the answer.
 EMPTY_RETRIES = 2
 _NOT_ASKED = "Not run: this call needs the user's approval, which cannot be asked for in this batch. Call it alone."
 
 
 class TurnEnd(StrEnum):
-    """Why a turn is over."""
+    """The reason why a turn ended."""
 
     COMPLETE = "complete"
     STOP_AFTER_TOOL = "stop_after_tool"
@@ -48,7 +48,7 @@ class TurnEnd(StrEnum):
 class ExecuteTools(msgspec.Struct, frozen=True):
     """Run these calls as one batch, in this order, and commit all results together.
 
-    `refused` are those of them, by call id, that must not run, with what the model is told instead of a result.
+    `refused` maps the ids of calls that must not run to the text that the model gets instead of a result.
     """
 
     calls: tuple[OpenCall, ...]
@@ -56,19 +56,21 @@ class ExecuteTools(msgspec.Struct, frozen=True):
 
 
 class AskApproval(msgspec.Struct, frozen=True):
-    """Wait for a person, who has to approve these calls before they run."""
+    """Wait for a user, who has to approve these calls before they run."""
 
     calls: tuple[OpenCall, ...]
 
 
 class EnterRequiresAction(msgspec.Struct, frozen=True):
-    """Wait for the client: it executes these calls."""
+    """Wait for the client, which executes these calls."""
 
     calls: tuple[OpenCall, ...]
 
 
 class Compact(msgspec.Struct, frozen=True):
-    """Summarise. Without `resume`, the commit of the summary also ends the turn: it was asked for while at rest."""
+    """Summarize. Without `resume`, the commit of the summary also ends the turn: it was requested while the chat was at
+    rest.
+    """
 
     source: compaction.Source
     resume: bool = True
@@ -79,13 +81,13 @@ class FinishTurn(msgspec.Struct, frozen=True):
 
 
 class FailTurn(msgspec.Struct, frozen=True):
-    """End the turn with an error, because summaries did not help; it counts as a failed compaction."""
+    """End the turn with an error because summaries did not help; it counts as a failed compaction."""
 
     error: LastError
 
 
 class Generate(msgspec.Struct, frozen=True):
-    """Ask the model. `notice` is for the model, at the end of this request only; it is not stored."""
+    """Call the model. `notice` is added to the end of this request only; it is not stored."""
 
     notice: str | None = None
 
@@ -94,7 +96,7 @@ Decision: TypeAlias = ExecuteTools | AskApproval | EnterRequiresAction | Compact
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a step's tools and limits the decision depends on. `max_steps` of 0 is no limit."""
+    """The tools and limits of a step that the decision depends on. A `max_steps` of 0 means no limit."""
 
     dynamic_tools: frozenset[str] = frozenset()
     exclusive_tools: frozenset[str] = frozenset()
@@ -103,7 +105,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gate(msgspec.Struct, frozen=True):
-    """What rules say about the open calls: `held` wait for a person, `refused` never run, with the words why."""
+    """The verdict of the rules on open calls: `held` wait for a user, `refused` never run and have a reason."""
 
     held: frozenset[OpenCall] = frozenset()
     refused: Mapping[OpenCall, str] = {}
@@ -121,26 +123,26 @@ def decide(
     gate: Gate = OPEN_GATE,
     is_refused: bool = False,
 ) -> Decision:
-    """The one thing to do next; the first row that applies decides. `is_refused`: this history was found too long.
+    """Return the next action: that of the first row that applies. `is_refused`: a provider found this history too long.
 
     | # | When | Then |
     | - | ---- | ---- |
     | 1 | one of several open calls is exclusive | execute all, so that all are rejected |
     | 1 | local calls may run, or calls are refused | execute them |
-    | 2 | calls are held | ask a person |
+    | 2 | calls are held | ask the user |
     | 2 | dynamic calls are open | wait for the client |
-    | 3 | somebody asked for a summary, and an answer stands after the newest one | compact, whatever the threshold |
+    | 3 | a summary was requested, and there is an answer after the newest one | compact, whatever the threshold |
     | 4 | a tool that ends turns succeeded in this one | finish |
-    | 5 | the model spoke last, and was not paused by its provider (or too often) | finish |
-    | 6 | the turn has all the steps it may have | finish |
-    | 7 | the provider refused this very request as too long | compact, some times in a turn; then fail |
-    | 8 | the context is as full as its threshold says | compact |
+    | 5 | the newest row is an answer, not paused by its provider (or too often) | finish |
+    | 6 | the turn has reached its step limit | finish |
+    | 7 | the provider refused this request as too long | compact, up to a limit per turn; then fail |
+    | 8 | the context has reached its threshold | compact |
     | 9 | the last summary did not make room | fail: it would only happen again |
     | 10 | else | generate |
 
-    Open calls come first because a model must never see a call without its result. Row 5 needs no look at the calls
-    of the answer: if one was still open, row 1 or 2 would have decided. Compaction comes last, where a request would
-    follow: a turn that is over is never compacted unasked.
+    Open calls come first because a model must never see a call without its result. Row 5 need not check the calls
+    of the answer: if one were still open, row 1 or 2 would have decided. Compaction comes last, before a request would
+    be made: a finished turn is compacted only on request.
     """
     if (called := _with_calls(history.open_calls, rules, gate)) is not None:
         return called
@@ -164,10 +166,10 @@ def decide(
 
 
 def _with_calls(calls: tuple[OpenCall, ...], rules: Rules, gate: Gate) -> Decision | None:
-    """What to do about open calls; None when there are none.
+    """Return the action for open calls; None if there are none.
 
-    What is held when a batch is rejected as a whole is refused besides: should the batch think otherwise, it still
-    does not run.
+    Held calls are also refused when a batch is rejected as a whole, so that they cannot run even if the batch is
+    executed.
     """
     refused = {call.tool_call_id: why for call, why in gate.refused.items()}
     local = [call for call in calls if call.tool_name not in rules.dynamic_tools]
@@ -182,14 +184,14 @@ def _with_calls(calls: tuple[OpenCall, ...], rules: Rules, gate: Gate) -> Decisi
 
 
 def stop_after_tools(mode: Mode, *, is_root: bool) -> frozenset[str]:
-    """The tools whose success ends a turn: what they say is for the user to answer, so the model has to wait."""
+    """Return the tools whose success ends a turn: the user has to answer what they say, so the model has to wait."""
     if mode is not Mode.PLAN:
         return frozenset()
     return frozenset({"propose_plan", "ask_user_question"}) if is_root else frozenset({"propose_plan"})
 
 
 def step_notice(steps: int, max_steps: int) -> str | None:
-    """What the model is told in its last steps. The same words every time, so that the prefix stays the same."""
+    """Return the notice for the model's last steps. The wording is fixed, so that the prefix stays the same."""
     if max_steps <= 0 or steps * 100 < max_steps * NOTICE_PERCENT:
         return None
     return (
@@ -199,19 +201,19 @@ def step_notice(steps: int, max_steps: int) -> str | None:
 
 
 def step_limit_notice(max_steps: int) -> str:
-    """What people read where a turn ended at its limit."""
+    """Return the notice shown to users where a turn ended at its limit."""
     return f"The turn was stopped at its limit of {max_steps} steps. Send a message to go on."
 
 
 def can_make_room(history: History) -> bool:
-    """Whether a turn that is too long for its model may be made shorter once more. Each time allows half as much."""
+    """Return whether a turn that is too long for its model may be shortened once more. Each time halves the limit."""
     return history.compactions.count(compaction.Source.OVERFLOW) < MAX_RUNGS
 
 
 def is_empty_answer_final(history: History, attempt: int) -> bool:
-    """Whether an answer without any content ends the turn. If not, it is a failed attempt, to be made again.
+    """Return whether an answer without content ends the turn. If not, it is a failed attempt, to be repeated.
 
-    Within a turn a model may have nothing to add. Nothing at all in answer to a user's message is a hiccup, until it
+    Within a turn a model may have nothing to add. An empty answer to a user's message is treated as an error, until it
     has happened `EMPTY_RETRIES` times.
     """
     return not history.ends_in_user_message or attempt > EMPTY_RETRIES

@@ -1,12 +1,12 @@
-"""The built-in texts that tell a model how to work here. Words only: `blocks` decides who gets which.
+"""The built-in instructions for models. Texts only: `system_blocks` decides which chat gets which.
 
-A text is part of the prefix that provider caches are keyed by: a changed word costs every chat that is created after
-it one cache miss, and chats that already exist nothing, because theirs is stored.
+A text is part of the prefix that provider caches are keyed by: a changed word costs every new chat one cache miss.
+Existing chats are not affected, because their texts are stored.
 """
 
 from __future__ import annotations
 
-# Replaced when a prompt is built, because the path is known only when the workspace answers.
+# Replaced when a prompt is built: the path is known only after the workspace answers.
 PLAN_PATH = "{{plan-file-path}}"
 
 _BASE = """\
@@ -137,8 +137,8 @@ work done. Ask one precise question, alone in its step. Weigh the advice against
 the user only what follows from it.
 </advisor-guidance>"""
 
-# Texts about something that a tool does, and the name of that tool. Chats store their texts when they are created; a
-# step leaves out what it has no tool for.
+# Texts about what a tool does, with the name of that tool. Chats store their texts when they are created; a step leaves
+# out the texts whose tool it does not have.
 CAPABILITIES = (
     (_WORKSPACES, "create_workspace"),
     (_PLAN_FILE, "propose_plan"),

@@ -1,16 +1,16 @@
-"""What can go wrong with a chat.
+"""Errors of a chat.
 
 ChatError
 ├── NotFound              ChatNotFound, MessageNotFound, QueuedMessageNotFound
-├── Refused               the request is understood and not possible now; nothing was changed
+├── Refused               the request is valid but not possible now; nothing was changed
 │   ├── TransitionNotAllowed
 │   │   └── ChatArchived
 │   └── InvalidState, ChatBusy, ParentArchived, QueueFull, QueueChanged, NothingToCompact
 ├── InvalidInput          the request itself is wrong: `field` and `rule` say where and why
 │   └── ChatNotRoot, EditTargetNotUser, ToolResultRejected, ApprovalRejected, FileCapExceeded, FileUnavailable
-├── what ends a step, raised beside the rule it comes from
-│   └── UnreadableRow (prompt), ImageTooLarge (attachments), SummaryFailed (summarising)
-├── StaleFence            the caller's view is old; end quietly, somebody else is right
+├── errors that end a step, defined next to the rule that raises them
+│   └── UnreadableRow (prompt), ImageTooLarge (attachments), SummaryFailed (summary_prompt)
+├── StaleFence            the caller's view is outdated; another worker has taken over, end quietly
 └── InvariantViolation    a bug: logged with state and row, answered as 500
 """
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 
 class ChatError(Exception):
-    """Base of everything this package raises on purpose."""
+    """Base class of all expected errors of a chat."""
 
 
 class NotFound(ChatError):
-    """Something the request names does not exist, or not any more."""
+    """Raised when the request names something that does not exist, or no longer exists."""
 
 
 class ChatNotFound(NotFound):
@@ -55,11 +55,11 @@ class QueuedMessageNotFound(NotFound):
 
 
 class Refused(ChatError):
-    """The request is understood and not possible now. Nothing was changed and nothing announced."""
+    """Raised when the request is valid but not possible now. Nothing was changed or published."""
 
 
 class TransitionNotAllowed(Refused):
-    """The chat's state does not allow the transition. `cause` is a code, `reason` a sentence for people."""
+    """Raised when the chat's state does not allow the transition. `cause` is a code, `reason` a sentence for users."""
 
     def __init__(self, transition: Transition, from_state: State, reason: str | None = None, *, cause: str) -> None:
         self.transition = transition
@@ -85,7 +85,7 @@ class InvalidState(Refused):
 
 
 class ChatBusy(Refused):
-    """A chat of the family is at work, so the family cannot be deleted."""
+    """Raised when a chat of the family is working, so that the family cannot be deleted."""
 
     def __init__(self, chat_id: UUID) -> None:
         self.chat_id = chat_id
@@ -105,7 +105,7 @@ class QueueFull(Refused):
 
 
 class QueueChanged(Refused):
-    """The new order is not a permutation of the queue as it is now; `items` is the queue as it is now."""
+    """Raised when the new order is not a permutation of the current queue, which is in `items`."""
 
     def __init__(self, items: Sequence[QueuedMessage]) -> None:
         self.items = tuple(items)
@@ -118,7 +118,7 @@ class NothingToCompact(Refused):
 
 
 class InvalidInput(ChatError):
-    """The request can never succeed as it is. `code` names the rule for programs, `field` the place."""
+    """Raised when the request can never succeed as it is. `code` names the rule, `field` the field."""
 
     def __init__(self, field: str, message: str, *, code: str = "invalid") -> None:
         self.field = field
@@ -140,7 +140,9 @@ class EditTargetNotUser(InvalidInput):
 
 
 class ToolResultRejected(InvalidInput):
-    """`problem` is duplicate, invalid_json, missing or unexpected."""
+    """Raised for tool results that do not match the open calls. `problem` is duplicate, invalid_json, missing or
+    unexpected.
+    """
 
     def __init__(self, problem: str, tool_call_id: str) -> None:
         self.problem = problem
@@ -155,7 +157,7 @@ class ToolResultRejected(InvalidInput):
 
 
 class ApprovalRejected(InvalidInput):
-    """`problem` is duplicate, missing or unexpected."""
+    """Raised for answers that do not match the open questions. `problem` is duplicate, missing or unexpected."""
 
     def __init__(self, problem: str, tool_call_id: str) -> None:
         self.problem = problem
@@ -184,7 +186,7 @@ class FileUnavailable(InvalidInput):
 
 
 class StaleFence(ChatError):
-    """The caller's view of the chat is old. Somebody else is right; end quietly."""
+    """Raised when the caller's view of the chat is outdated. Another worker has taken over; the caller ends quietly."""
 
     def __init__(self, chat_id: UUID, field: str) -> None:
         self.chat_id = chat_id
@@ -193,4 +195,4 @@ class StaleFence(ChatError):
 
 
 class InvariantViolation(ChatError):
-    """A transition left the chat where the table does not allow it, or broke a constraint: a bug."""
+    """Raised when a transition left the table's states or broke a constraint. This is always a bug."""

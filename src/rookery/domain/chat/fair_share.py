@@ -1,8 +1,8 @@
-"""How the owners of chats share the slots of a pool.
+"""Fair sharing of a worker pool's slots among the owners of chats.
 
-One slot in four is kept for owners who have none. An owner who holds more than a fair share gives way to an owner who
-holds less and waits: one chat at a time, at the end of a step. A fair share is what each would have if all owners who
-hold a slot or wait for one had the same. Who is at the fair share never gives way, so nothing moves back and forth.
+One slot in four is reserved for owners who have none. An owner who holds more than a fair share gives way to a waiting
+owner who holds less: one chat at a time, at the end of a step. The fair share is an equal division among all owners who
+hold a slot or wait for one. Owners at the fair share never give way, so slots do not move back and forth.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 
 from rookery.domain.chat.messages import ChatId
 
-# One slot in so many is kept for owners who have none. `capacity.HAS_ROOM` says the same in SQL.
+# One slot in this many is reserved for owners who have none. `capacity.HAS_ROOM` is the same rule in SQL.
 RESERVED_ONE_IN = 4
 
 
@@ -28,7 +28,7 @@ class WaitingChat(msgspec.Struct, frozen=True):
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """What one owner has of a pool, and wants."""
+    """The slots that one owner holds in a pool, and wants."""
 
     owner_id: UUID
     held: int
@@ -36,19 +36,21 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class Use(msgspec.Struct, frozen=True):
-    """`active` chats of so many `owners` hold a slot; `own` of them belong to the owner of the chat that asks."""
+    """The use of a pool: `active` chats of `owners` owners hold a slot; `own` of them belong to the asking chat's
+    owner.
+    """
 
     active: int
     owners: int
     own: int
 
     def with_one_more(self) -> Use:
-        """Once the chat that asks has its slot, too."""
+        """Return the use after the asking chat has its slot."""
         return Use(self.active + 1, self.owners + (self.own == 0), self.own + 1)
 
 
 def may_start(limit: int, use: Use) -> bool:
-    """Whether the chat that asks may take a slot."""
+    """Return whether the asking chat may take a slot."""
     if use.active >= limit:
         return False
     beyond_first = use.active - use.owners
@@ -56,7 +58,7 @@ def may_start(limit: int, use: Use) -> bool:
 
 
 def takes_from_poorer(limit: int, use: Use, claims: Collection[Claim], *, chat_id: ChatId) -> bool:
-    """Whether somebody who holds less waits for a slot and would find none any more."""
+    """Return whether an owner who holds less is waiting and would no longer find a slot."""
     after = use.with_one_more()
     return any(
         claim.waiting is not None
@@ -69,7 +71,7 @@ def takes_from_poorer(limit: int, use: Use, claims: Collection[Claim], *, chat_i
 
 
 def find_donors(limit: int, claims: Collection[Claim]) -> frozenset[UUID]:
-    """The owners who are to give way now; nobody while everybody below the fair share has what they want."""
+    """Return the owners who have to give way now; none while every owner below the fair share has what it wants."""
     share = fair_share(limit, claims)
     if not _kept_waiting(limit, claims, share):
         return frozenset()
@@ -77,7 +79,7 @@ def find_donors(limit: int, claims: Collection[Claim]) -> frozenset[UUID]:
 
 
 def find_receiver(limit: int, claims: Collection[Claim], *, donor: UUID) -> WaitingChat | None:
-    """The chat for which the donor is to let go of one of its own; None when it may keep all."""
+    """Return the chat for which the donor has to release one of its own; None if it may keep all."""
     share = fair_share(limit, claims)
     if not any(claim.owner_id == donor and claim.held > share for claim in claims):
         return None
@@ -90,7 +92,7 @@ def fair_share(limit: int, claims: Collection[Claim]) -> int:
 
 
 def _kept_waiting(limit: int, claims: Collection[Claim], share: int) -> list[Claim]:
-    """Owners below the fair share whose next chat has no room."""
+    """Return the owners below the fair share whose next chat has no room."""
     active, owners = sum(claim.held for claim in claims), sum(claim.held > 0 for claim in claims)
     return [
         claim

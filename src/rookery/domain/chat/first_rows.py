@@ -1,6 +1,6 @@
-"""What a new chat starts with before its first message: the hidden instructions, written down once.
+"""The hidden instruction rows that a new chat starts with.
 
-They are stored with the chat, so that what an administrator edits later changes no chat that runs.
+They are stored with the chat, so that later changes by an administrator do not affect existing chats.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from rookery.domain.chat.messages import NewMessage, Role, Visibility
 from rookery.domain.chat.parts import Text
 from rookery.domain.chat.system_blocks import Awareness
 
-# The group of the runtime settings that holds the deployment's prompt.
+# The group of runtime settings that holds the deployment's prompt.
 SETTING = "prompts"
 
 
 def system_rows(
     stored: object, *, system_prompt: str | None = None, awareness: Awareness = Awareness.DETACHED
 ) -> tuple[NewMessage, ...]:
-    """The instructions of the deployment, those given for this chat, and what it knows about its workspace.
+    """Return the deployment's instructions, those given for this chat, and the description of its workspace.
 
-    `stored` is the group `prompts` as it is stored; one that cannot be read counts as not set.
+    `stored` is the group `prompts` as stored; a group that cannot be read counts as not set.
     """
     group = stored if isinstance(stored, dict) else {}
     custom, include = group.get("system_prompt"), group.get("include_default")

@@ -1,8 +1,8 @@
-"""What a decision needs to know of a chat's committed rows: its turn, its open calls, where it was compacted.
+"""A chat's committed rows as decisions see them: the turn, its open calls, and its compactions.
 
-Live rows are neither deleted nor compressed. The turn is what is live after the last live user row that people can
-see; system rows and user rows for the model only are nobody's turn. Rows are read from the end and no further than
-needed, so a long chat costs no more than its turn.
+Live rows are neither deleted nor compressed. The turn is everything live after the last live user row that is visible
+to people; system rows and user rows for the model only do not start a turn. Rows are read from the end and no further
+than needed, so a long chat costs no more than its turn.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rookery.domain.chat.parts import CONTENT_VERSION, ContentError, ToolCall
 from rookery.domain.chat.prompt import PromptRow, UnreadableRow
 from rookery.domain.chat.tool_calls import CallRow, OpenCall
 
-# `llm.types.FinishReason.PAUSE`, as stored: the provider stopped in the middle of its own tools and wants to go on.
+# The stored form of `llm.types.FinishReason.PAUSE`: the provider stopped between its own tools and wants to continue.
 PAUSE = "pause"
 _OF_A_TURN = (Role.ASSISTANT, Role.TOOL)
 
@@ -25,10 +25,10 @@ _OF_A_TURN = (Role.ASSISTANT, Role.TOOL)
 class History(msgspec.Struct, frozen=True, kw_only=True):
     """The committed rows as the next decision sees them.
 
-    `turn` holds its live rows in order, without the user's own, which is `begun_by`. `last` is the newest live row of
-    the conversation: of the turn, or the user row that began it. `open_calls` name the assistant rows they stand in.
-    `compactions` says, oldest first, why the chat was compacted since the user last spoke. `unreadable` rows have no
-    calls and no results.
+    `turn` holds its live rows in order, without the user's row, which is `begun_by`. `last` is the newest live row of
+    the conversation: of the turn, or the user row that began it. `open_calls` name the assistant rows that contain
+    them. `compactions` lists, oldest first, the causes of compactions since the last user message. `unreadable` rows
+    have no calls and no results.
     """
 
     turn: tuple[PromptRow, ...]
@@ -41,17 +41,17 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def steps(self) -> int:
-        """How many answers of the model the turn has."""
+        """The number of model answers in the turn."""
         return sum(row.message.role is Role.ASSISTANT for row in self.turn)
 
     @property
     def pauses(self) -> int:
-        """How many of its answers the provider paused."""
+        """The number of answers that the provider paused."""
         return sum(_is_paused(row) for row in self.turn)
 
     @property
     def ends_in_answer(self) -> bool:
-        """Whether the model spoke last."""
+        """Whether the newest row is the model's answer."""
         return self.last is not None and self.last.message.role is Role.ASSISTANT
 
     @property
@@ -64,7 +64,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
         return not self.turn
 
     def has_result_of(self, tool_names: Collection[str]) -> bool:
-        """Whether one of these tools succeeded in the turn. An error result does not count."""
+        """Return whether one of these tools succeeded in the turn. An error result does not count."""
         if not tool_names:
             return False
         return any(
@@ -75,7 +75,9 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def call_parts(self, calls: Sequence[OpenCall]) -> tuple[ToolCall, ...]:
-        """The calls as the model made them, in the given order; `UnreadableRow` when their row cannot be read."""
+        """Return the calls as the model made them, in the given order. Raises `UnreadableRow` if their row cannot be
+        read.
+        """
         messages = {row.message.id: row.message for row in self.turn}
         made: dict[tuple[int, str], ToolCall] = {}
         for message_id in dict.fromkeys(MessageId(call.message_id) for call in calls):
@@ -86,10 +88,10 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(rows: Sequence[PromptRow]) -> History:
-    """The history of these rows, in ascending order of ids.
+    """Return the history of these rows, which are in ascending order of ids.
 
-    Wanted are all rows since the last user row that people can see and since the newest boundary, with whatever
-    visibility; older, deleted and compressed ones may be among them.
+    The rows must include everything since the last visible user row and since the newest boundary, of any visibility;
+    older, deleted and compressed rows may be among them.
     """
     start = _find_turn(rows)
     turn = tuple(row for row in rows[start:] if _is_live(row.message) and row.message.role in _OF_A_TURN)
@@ -119,7 +121,7 @@ def _is_paused(row: PromptRow) -> bool:
 
 
 def _find_turn(rows: Sequence[PromptRow]) -> int:
-    """Where the turn begins: behind the last live user row that people can see; at the first row if there is none."""
+    """Return the index where the turn begins: after the last live visible user row, or 0 if there is none."""
     for place in range(len(rows) - 1, -1, -1):
         message = rows[place].message
         if message.role is Role.USER and message.visibility is not Visibility.MODEL and _is_live(message):
@@ -128,7 +130,7 @@ def _find_turn(rows: Sequence[PromptRow]) -> int:
 
 
 def _has_compactable(rows: Sequence[PromptRow]) -> bool:
-    """Whether the model said something since the newest boundary: walking back, an answer comes before a summary."""
+    """Return whether the model answered since the newest boundary."""
     for row in reversed(rows):
         message = row.message
         if message.deleted:
@@ -148,7 +150,7 @@ def _compactions(rows: Iterable[PromptRow]) -> Iterable[compaction.Source]:
 
 
 def _source(message: Message) -> compaction.Source:
-    """Why a compaction was made, from the call it left. Whatever cannot be read was no answer to an overflow."""
+    """Return the cause of a compaction, from the call it stored. An unreadable call does not count as an overflow."""
     try:
         for part in message.parts():
             if isinstance(part, ToolCall) and not isinstance(part.args, msgspec.UnsetType):
@@ -163,7 +165,7 @@ class _CompactionArgs(msgspec.Struct, frozen=True):
 
 
 class _ResultPart(msgspec.Struct, frozen=True):
-    """The few fields of any part that say which tool succeeded."""
+    """The few fields of a part that show which tool succeeded."""
 
     type: str = ""
     tool_name: str | None = None

@@ -1,7 +1,7 @@
-"""What is kept of a step that was interrupted: the live parts of its episode, folded into rows.
+"""The rows of an interrupted step, built from the live parts of its episode.
 
-Only what can be said again is kept. Text stays, even half of it; a call stays when its arguments are complete; the
-output of a tool that had not finished does not. Every kept call leaves with a result, so that the history can go on.
+Only content that can be replayed is kept. Text stays, even if incomplete; a call stays if its arguments are complete;
+the output of an unfinished tool is dropped. Every kept call gets a result, so that the history can continue.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NOTE = "interrupted before this call finished"
 
 
 class LivePart(msgspec.Struct, frozen=True, gc=False):
-    """A part as it was shown live, with the role of the row it would have gone to."""
+    """A live part, with the role of the row it would have been stored in."""
 
     role: Role
     part: Part
@@ -37,12 +37,12 @@ def rows(
     figures: StepFigures,
     committed: Sequence[OpenCall] = (),
 ) -> tuple[NewMessage, ...]:
-    """The rows of an interrupted step: the model's part of it, then one tool row for each of its calls, in call order.
+    """Return the rows of an interrupted step: the model's row, then one tool row for each of its calls, in call order.
 
-    Calls that the history already held are answered before that: their step came first.
+    Calls that were already in the history are answered before that, because their step came first.
 
     `live` are the parts of the episode in sequence; `committed` are the calls that were open in the history when the
-    step began, whose tools this step may have been running. `figures` holds what is known of usage and run time.
+    step began, whose tools this step may have been running. `figures` holds the known usage and run time.
     """
     draft = _Draft(at)
     for each in live:
@@ -76,12 +76,14 @@ def _local_calls(content: Iterable[Part]) -> tuple[OpenCall, ...]:
 
 
 class _Draft:
-    """Folds live parts. `_content` holds the model's parts in order; a call stands where it first appeared."""
+    """A fold over live parts. `_content` holds the model's parts in order; a call is at the index where it first
+    appeared.
+    """
 
     def __init__(self, at: datetime) -> None:
         self._at = at
         self._content: list[Part] = []
-        # The words of each text and reasoning part, by its place; joined once, at the end.
+        # The pieces of each text and reasoning part, by index; joined once, at the end.
         self._words: dict[int, list[str]] = {}
         self._places: dict[str, int] = {}
         self._arguments: dict[str, list[str]] = {}
@@ -95,14 +97,14 @@ class _Draft:
         if isinstance(part, ToolResult):
             self._add_result(part)
         elif live.role is Role.TOOL:
-            # What a tool attached follows its result; without a kept result there is nothing to attach it to.
+            # Attachments of a tool follow its result; without a kept result there is nothing to attach them to.
             if isinstance(part, File) and self._last_result is not None:
                 self._files.setdefault(self._last_result, []).append(part)
         elif live.role is Role.ASSISTANT:
             self._add_own(part)
 
     def content(self) -> tuple[Part, ...]:
-        """The model's row. Calls that never became whole are gone, and so are results without a call."""
+        """Return the content of the model's row, without incomplete calls and without results that have no call."""
         calls = {part.tool_call_id for part in self._content if isinstance(part, ToolCall) and self._finished(part)}
         kept: list[Part] = []
         answered: set[str] = set()
@@ -122,7 +124,7 @@ class _Draft:
         return tuple(kept)
 
     def answer(self, call: OpenCall, *, model_config_id: UUID) -> NewMessage:
-        # Taken out: when a call reuses an id of the history, one result must not answer both.
+        # Removed here: if a call reuses an id of the history, one result must not answer both.
         result = self._results.pop(call.tool_call_id, None)
         if result is None:
             return tool_calls.closure(
@@ -141,7 +143,7 @@ class _Draft:
             case Source() | File():
                 self._content.append(part)
             case _:
-                # Nothing else comes from a model.
+                # A model produces no other parts.
                 return
 
     def _add_words(self, part: Text | Reasoning) -> None:
@@ -154,7 +156,7 @@ class _Draft:
             self._content[place] = Reasoning("", created_at, part.completed_at)
         else:
             place += 1
-            # Proof that arrived so far covers less than was said; nobody may replay it.
+            # The proof received so far covers less than the text, so it must not be replayed.
             self._content.append(part if isinstance(part, Text) else msgspec.structs.replace(part, provider_meta=None))
         self._words.setdefault(place, []).append(part.text)
 
@@ -180,7 +182,7 @@ class _Draft:
             self._last_result = part.tool_call_id
 
     def _finished(self, call: ToolCall) -> ToolCall | None:
-        """The call with its arguments; those that came in pieces count when they add up to a JSON object."""
+        """Return the call with its arguments. Arguments sent in pieces must add up to a JSON object."""
         if call.args is not UNSET:
             return call
         text = "".join(self._arguments.get(call.tool_call_id, ()))

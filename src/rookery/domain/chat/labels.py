@@ -1,7 +1,7 @@
-"""What labels may be: short text under short keys, few of them.
+"""Limits and validation of chat labels: a few short keys with short texts.
 
-Labels come from people and programs and end up in a jsonb column, so what PostgreSQL cannot store (U+0000, lone
-surrogates) is refused here, with the field's name, rather than by the database.
+Labels come from users and programs and are stored in a jsonb column, so characters that PostgreSQL cannot store
+(U+0000, lone surrogates) are refused here, with the field's name, rather than by the database.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ _KEY = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._/-]*")
 
 
 def validate(labels: Mapping[str, object]) -> dict[str, str]:
-    """The labels as they may be stored; raises `InvalidInput` on the first that may not."""
+    """Return the labels as stored. Raises `InvalidInput` for the first that is not allowed."""
     _check_count(len(labels))
     return {_checked_key(key): _checked_value(key, value) for key, value in labels.items()}
 
 
 def patch(labels: Mapping[str, str], changes: Mapping[str, object]) -> dict[str, str]:
-    """The labels after the changes: a value sets its key, None removes it. Removing an absent key is no error."""
+    """Return the labels after the changes: a value sets its key, None removes it. Removing an absent key is not an
+    error.
+    """
     added = validate({key: value for key, value in changes.items() if value is not None})
     patched = {key: value for key, value in labels.items() if key not in changes} | added
     _check_count(len(patched))
@@ -71,6 +73,6 @@ def _field(key: str) -> str:
 
 
 def _shown(key: str) -> str:
-    """The key as an answer can carry it: a refused one may be huge, or hold what cannot be encoded."""
+    """Return the key in a form that an answer can carry: a refused key may be huge or impossible to encode."""
     shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in key[: MAX_KEY_BYTES + 1])
     return shown if len(key) <= MAX_KEY_BYTES else shown[:MAX_KEY_BYTES] + "…"

@@ -1,7 +1,7 @@
-"""MCP servers that the files of a workspace name: what an owner agrees to, and how that is shown.
+"""Consent to MCP servers that are named by files of a workspace: the entries and their display.
 
-An entry is all that decides what is run, except for the values of its variables (they may be secrets, and stay in the
-workspace) and for what the files that it names say.
+An entry is everything that decides what is run, except for the values of its variables, which may be secrets and stay
+in the workspace, and the contents of files that it names.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class McpDecision(StrEnum):
 
 
 class McpState(StrEnum):
-    """`changed`: the owner has answered about another entry of this name."""
+    """The consent state. `changed`: the owner answered about another entry of this name."""
 
     ASKED = "asked"
     AGREED = "agreed"
@@ -32,7 +32,7 @@ class McpState(StrEnum):
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One server as a file names it. `env` are names of variables, `folder` is where it runs."""
+    """One server as a file names it. `env` are names of variables, `folder` is its working directory."""
 
     name: Annotated[str, Meta(min_length=1, max_length=64)]
     folder: _Line
@@ -47,7 +47,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def state(entry_hash: str, answered: tuple[str, McpDecision] | None) -> McpState:
-    """Where an entry stands, by the last answer about its name: the entry that it was about, and what it was."""
+    """Return the state of an entry, given the last answer about its name and the entry it was about."""
     if answered is None:
         return McpState.ASKED
     if answered[0] != entry_hash:
@@ -55,13 +55,13 @@ def state(entry_hash: str, answered: tuple[str, McpDecision] | None) -> McpState
     return McpState.AGREED if answered[1] is McpDecision.AGREE else McpState.DENIED
 
 
-# What could hide or reorder what is shown: control and format characters, line ends, halves of pairs, and spaces that
-# look like others.
+# Characters that could hide or reorder displayed text: control and format characters, line ends, surrogates, and spaces
+# that look alike.
 _HIDING = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 def visible(text: str) -> str:
-    """The text with every character written out that could hide or reorder what is shown."""
+    """Return the text with every character escaped that could hide or reorder what is displayed."""
     return "".join(_written(each) if _hides(each) else each for each in text)
 
 

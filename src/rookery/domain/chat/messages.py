@@ -1,4 +1,4 @@
-"""Messages and queued messages as values: what is given to the store, and what it gives back."""
+"""Messages and queued messages as values: those passed to the store, and those read from it."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ QueuedMessageId = NewType("QueuedMessageId", int)
 MAX_ID = 2**63 - 1
 MAX_CLIENT_ID_CHARS = 64
 
-# What no text column takes.
+# Characters that no text column accepts.
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 
 def is_id(number: int) -> bool:
-    """Whether a message could have this number at all. Clients send any; the database knows only these."""
+    """Return whether a message could have this id. Clients may send any number; the column holds only these."""
     return 0 < number <= MAX_ID
 
 
 def check_storable(field: str, text: str) -> None:
-    """Refuse text the database would refuse, naming the field."""
+    """Refuse text that the database would refuse, naming the field."""
     if _UNSTORABLE.search(text):
         raise InvalidInput(
             field, "This text holds the character U+0000 or half a surrogate pair. Leave it out and try again."
@@ -57,7 +57,7 @@ class Role(StrEnum):
 
 
 class Visibility(StrEnum):
-    """Who sees a row: people only, the model only, or both."""
+    """Visibility of a row: for people only, for the model only, or both."""
 
     USER = "user"
     MODEL = "model"
@@ -77,7 +77,7 @@ class Effort(StrEnum):
 
 
 class StepFigures(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a model call cost and how it ended; on assistant rows.
+    """Usage, cost and end of a model call; on assistant rows.
 
     Unknown and zero are stored as NULL, except for the cost: zero is a price, NULL means unpriced.
     """
@@ -116,7 +116,9 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """A committed row. `content` is the stored JSON: a corrupt row is still a row, only `parts` fails on it."""
+    """A committed row. `content` is the stored JSON, so a row with corrupt content can be loaded; only `parts` fails on
+    it.
+    """
 
     id: MessageId
     chat_id: ChatId
@@ -134,12 +136,12 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     created_at: datetime
 
     def parts(self) -> tuple[Part, ...]:
-        """The decoded content; raises `parts.ContentError` when it cannot be read."""
+        """Return the decoded content. Raises `parts.ContentError` if it cannot be read."""
         return parts.decode(self.content, version=self.content_version)
 
 
 class NewQueuedMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A user message as it is sent: it lands in the history, or in the queue when the chat is busy."""
+    """A user message to send. It is added to the history, or to the queue if the chat is busy."""
 
     content: tuple[Part, ...]
     created_by: UUID
@@ -152,7 +154,7 @@ class NewQueuedMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueuedMessage(msgspec.Struct, frozen=True):
-    """A row of the backlog. Order everywhere: `position`, then `id`."""
+    """A row of the queue. Rows are ordered by `position`, then `id`."""
 
     id: QueuedMessageId
     chat_id: ChatId

@@ -1,9 +1,9 @@
-"""Making a chat shorter after a request was refused as too long, in a bounded number of rungs. Pure.
+"""Shortening a chat after a request was refused as too long, in a bounded number of rungs. Pure.
 
 A rung is one of: a summary of everything, of everything with old tool results cut, or of the conversation in pieces;
-and, when the message that is being worked on is itself too long, that message cut to its head and its tail. Sizes are
-estimates at three bytes a token, which providers may count otherwise. So nothing here trusts one estimate: each refusal
-lowers what the next request may have, and no request is made that is as long as one that was refused.
+and, if the current user message is itself too long, that message cut to its head and its tail. Sizes are estimates at
+three bytes a token; providers may count differently. Therefore each refusal lowers the allowance of the next request,
+and no request is made that is as long as one that was refused.
 """
 
 from __future__ import annotations
@@ -31,22 +31,23 @@ from rookery.domain.chat.truncation import BYTES_PER_TOKEN
 from rookery.domain.content import attachments
 from rookery.domain.content.attachments import StoredFile, plain_type
 
-# How many requests one summary in pieces may take, all rounds together; chosen, it bounds the bill.
+# The number of requests that one summary in pieces may take, over all rounds; chosen to bound its cost.
 MAX_CALLS = 64
 MAX_PIECES = 32
-# Chosen: less says nothing about what stood there.
+# Chosen: a shorter piece says too little about what it replaces.
 MIN_PIECE_BYTES = 1024
 MIN_PART_BYTES = 1024
-# Chosen: no model reads less. A refusal of something shorter was about something else, and a summary is tried anyway.
+# Chosen: every model reads at least this much. A refusal of a shorter request has another cause, and a summary is tried
+# anyway.
 FLOOR_TOKENS = 2000
 
 _OLD_RESULT_BYTES = 4 * 1024
 _CALL_BYTES = 2 * 1024
-# What is left of a window beside the answer, for the error of the estimate, in per cent.
+# The share of the window, beside the answer, that is reserved for the error of the estimate, in percent.
 _ROOM_PERCENT = 90
-# A request must be this much shorter than one that was refused, in per cent of it.
+# A request must be this much shorter than one that was refused, in percent of it.
 _SHORTER_PERCENT = 66
-# How much of the window a turn that goes on may begin with, in per cent.
+# The share of the window that a continued turn may begin with, in percent.
 _CARRIED_PERCENT = 80
 
 PIECES_SYSTEM = "You keep the notes of a long conversation between a user and an assistant. You do not take part in it."
@@ -69,7 +70,7 @@ class Rung(StrEnum):
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """What the next request may have. `refused_tokens` is the smallest estimate that was refused for this history."""
+    """The allowance of the next request. `refused_tokens`: the smallest estimate refused for this history."""
 
     window_tokens: int | None
     max_output_tokens: int = 0
@@ -77,14 +78,14 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def output_tokens(self) -> int:
-        """What an answer gets of the window: what it wants, and never more than a quarter."""
+        """Return the tokens reserved for the answer: what it wants, and at most a quarter of the window."""
         if not self.window_tokens or self.window_tokens <= 0:
             return self.max_output_tokens
         return max(min(self.max_output_tokens, self.window_tokens // 4), 1)
 
     @property
     def allowed_tokens(self) -> int | None:
-        """How long a request may be by estimate; None when nothing is known that would bound it."""
+        """Return the longest request allowed, by estimate; None if no bound is known."""
         bounds = []
         if self.window_tokens and self.window_tokens > 0:
             bounds.append((self.window_tokens - self.output_tokens) * _ROOM_PERCENT // 100)
@@ -96,15 +97,15 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         return self.allowed_tokens is None or tokens <= max(self.allowed_tokens, FLOOR_TOKENS)
 
     def refuse(self, estimated_tokens: int, *, window_tokens: int | None) -> Budget:
-        """After a refusal: what is allowed now is less than what was refused."""
+        """Return the budget after a refusal: it allows less than what was refused."""
         refused = estimated_tokens if self.refused_tokens is None else min(self.refused_tokens, estimated_tokens)
         return msgspec.structs.replace(self, refused_tokens=max(refused, 1), window_tokens=window_tokens)
 
 
 def target_tokens(budget: Budget, *, rungs: int, is_guessed: bool) -> int | None:
-    """How long the next request of the turn may be after this rung; None when nothing bounds it.
+    """Return the length allowed for the next request of the turn after this rung; None if there is no bound.
 
-    A window that is known leaves the user's message whole if it can. A guess, or a second refusal, takes half.
+    A known window keeps the user's message whole if it can. After a guess, or a second refusal, half is allowed.
     """
     window, refused = budget.window_tokens, budget.refused_tokens
     if refused is None:
@@ -122,7 +123,7 @@ def estimate_tokens(messages: Iterable[PromptMessage], *, tools_bytes: int = 0) 
 
 
 def trimmed(prompt: Prompt, *, max_bytes: int | None) -> Prompt:
-    """No media, old tool results cut to their two ends; and the longest texts too, as far as they do not fit.
+    """Return the prompt without media and with old tool results cut to their ends; the longest texts too, if necessary.
 
     System blocks and the request at the end stay as they are.
     """
@@ -167,9 +168,9 @@ def _cut(parts: Iterable[PromptPart], level: int) -> Iterable[PromptPart]:
 
 
 def transcript(messages: Iterable[PromptMessage]) -> list[str]:
-    """What was said and done, oldest first, as plain text: any model can read it, and it can be cut anywhere.
+    """Return the conversation as plain text entries, oldest first: any model can read it, and it can be cut anywhere.
 
-    System blocks are left out: they stay in the prompt. Reasoning is nobody's record.
+    System blocks are left out, because they stay in the prompt. Reasoning is left out, too.
     """
     entries = []
     for message in messages:
@@ -196,7 +197,7 @@ def _entry(role: Role, part: PromptPart) -> str:
 
 
 def shortened(entries: Sequence[str], *, max_bytes: int) -> list[str]:
-    """The entries, the longest cut to one common length, so that together they have no more than this."""
+    """Return the entries, the longest cut to one common length, so that together they have at most this size."""
     sizes = [_size(entry) for entry in entries]
     if sum(sizes) <= max_bytes:
         return list(entries)
@@ -205,7 +206,7 @@ def shortened(entries: Sequence[str], *, max_bytes: int) -> list[str]:
 
 
 def next_piece(entries: Sequence[str], *, max_bytes: int) -> tuple[str, list[str]]:
-    """The longest beginning of the entries that fits, and what is left. One that alone does not fit is split."""
+    """Return the longest prefix of the entries that fits, and the rest. A single entry that does not fit is split."""
     taken: list[str] = []
     room = max(max_bytes, 1)
     for place, entry in enumerate(entries):
@@ -234,7 +235,7 @@ def piece_prompt(text: str, *, number: int, is_merge: bool = False) -> Prompt:
 
 
 def piece_bytes(budget: Budget) -> int:
-    """How much of a transcript one request may carry. Without any bound, what every model reads."""
+    """Return how much of a transcript one request may carry. Without a bound, this is what every model can read."""
     overhead = summary_prompt.size_bytes(piece_prompt("", number=MAX_PIECES).messages)
     allowed = (
         truncation.UNKNOWN_BUDGET_BYTES if budget.allowed_tokens is None else budget.allowed_tokens * BYTES_PER_TOKEN
@@ -242,11 +243,11 @@ def piece_bytes(budget: Budget) -> int:
     return allowed - overhead
 
 
-# The message that is being worked on
+# The current user message
 
 
 class Cut(msgspec.Struct, frozen=True):
-    """A part of the user's message that does not fit: its place, all of its text, and how much of it stays."""
+    """A part of the user's message that does not fit: its index, its whole text, and the length that remains."""
 
     place: int
     text: str
@@ -255,13 +256,13 @@ class Cut(msgspec.Struct, frozen=True):
 
 
 class Fitted(msgspec.Struct, frozen=True):
-    """The user's message for a room: `parts` as they are carried, `cuts` where one has to be shortened first."""
+    """The user's message fitted to a size: `parts` as they are carried, `cuts` where one has to be shortened first."""
 
     parts: tuple[Part, ...]
     cuts: tuple[Cut, ...]
 
     def with_cuts(self, paths: Mapping[int, str]) -> tuple[Part, ...]:
-        """The parts with what was cut; `paths` says by place where all of it can be read."""
+        """Return the parts with the cuts applied; `paths` maps an index to the file that has the whole text."""
         carried = list(self.parts)
         for cut in self.cuts:
             named = f"{cut.name}:\n" if cut.name else ""
@@ -270,7 +271,7 @@ class Fitted(msgspec.Struct, frozen=True):
 
 
 def fit(parts: Sequence[Part], *, files: Mapping[UUID, StoredFile], room_bytes: int | None) -> Fitted | None:
-    """The message, its longest parts cut so that it fits; None when there is no room for it at all."""
+    """Return the message with its longest parts cut so that it fits; None if there is no room for it at all."""
     sizes = [part_bytes(part, files) for part in parts]
     if room_bytes is None or sum(sizes) <= room_bytes:
         return Fitted(tuple(parts), ())
@@ -308,7 +309,7 @@ def _ends(cut: Cut, path: str) -> str:
 
 
 def part_bytes(part: Part, files: Mapping[UUID, StoredFile]) -> int:
-    """How much of a prompt a part of a user message takes, about."""
+    """Return the approximate size of a part of a user message in a prompt."""
     match part:
         case Text(text=text):
             return _size(text)
@@ -321,7 +322,7 @@ def part_bytes(part: Part, files: Mapping[UUID, StoredFile]) -> int:
 
 
 def _text_of(part: Part, files: Mapping[UUID, StoredFile]) -> tuple[str | None, str | None]:
-    """What the part says in words, and what it is called; no words for media."""
+    """Return the part's text and its name; the text is empty for media."""
     match part:
         case Text(text=text):
             return text, None
@@ -339,7 +340,7 @@ def _text_of(part: Part, files: Mapping[UUID, StoredFile]) -> tuple[str | None, 
 
 
 def common_length(sizes: Sequence[int], max_bytes: int) -> int:
-    """The largest length L such that all sizes, each cut to L, add up to no more than allowed."""
+    """Return the largest length L such that all sizes, each cut to L, add up to at most the allowance."""
     room, left = max(max_bytes, 0), len(sizes)
     for size in sorted(sizes):
         if size * left >= room:

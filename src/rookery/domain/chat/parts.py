@@ -1,17 +1,16 @@
-"""What a message is made of: the parts, their JSON as it is stored, and what clients may see of them.
+"""Message parts: their types, their stored JSON, and the view of them that clients get.
 
-Stored content is a JSON array of objects told apart by `type` (models.md, "Parts"). Three facts the structs do
-not show:
+Stored content is a JSON array of objects, distinguished by `type`. Three facts are not visible in the structs:
 
-- `args` and `result` are JSON nobody here looks into. They are kept as `msgspec.Raw`, so that nothing is decoded
-  while tokens pass and numbers stay as written. Absent is `UNSET`; `Raw(b"null")` is a present null. Two `Raw`s
-  are equal when their bytes are; jsonb changes spaces and the order of keys, so compare by value with `same`.
+- `args` and `result` are opaque JSON. They are `msgspec.Raw`, so that nothing is decoded while tokens are streamed
+  and numbers stay as written. An absent value is `UNSET`; `Raw(b"null")` is a present null. Two `Raw`s are equal if
+  their bytes are; jsonb changes spaces and the order of keys, so compare by value with `same`.
 - jsonb refuses U+0000 and lone surrogates. `encode` writes U+0000 as U+E000 U+E001 and U+E000 as U+E000 U+E000,
-  in every string and key, and `decode` undoes both; a lone surrogate becomes U+FFFD for good. Stored text is
-  therefore read by `decode` only, and text of clients and providers never is.
+  in every string and key, and `decode` reverses both; a lone surrogate becomes U+FFFD permanently. Use `decode`
+  for stored text only, never for text of clients and providers.
 - During an upgrade, rows of a newer version are read by an older one. Unknown fields are ignored (rows are never
   rewritten, so nothing is lost); an unknown part type or content version is a `ContentError`, because a prompt
-  without the part would say something else than the chat does.
+  without the part would differ from the chat.
 """
 
 from __future__ import annotations
@@ -28,24 +27,25 @@ from msgspec import UNSET, Raw, UnsetType
 
 CONTENT_VERSION = 1
 
-# Both limits are chosen: what is stored must be readable later, wherever it is read. Python's stack allows a nesting
-# of about 900 at best, PostgreSQL's of some 10,000; Python reads integers of up to 4,300 digits, and jsonb writes
+# Both limits are chosen: what is stored must be readable later, by every reader. Python's stack allows a nesting of
+# about 900 at best, PostgreSQL's of some 10,000; Python reads integers of up to 4,300 digits, and jsonb writes
 # exponents out (1e4000 becomes 4,001 digits).
 MAX_DEPTH = 256
 MAX_NUMBER_DIGITS = 4000
 
-# A JSON value as Python has it. Narrowed by whoever looks into it.
+# A JSON value as Python has it. Code that inspects it narrows the type.
 Json: TypeAlias = Any
 
 
 class ContentError(ValueError):
-    """Message content that cannot be stored, or stored content that cannot be read."""
+    """Raised for message content that cannot be stored, or stored content that cannot be read."""
 
 
 class _PartBase(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", gc=False):
-    """Absent fields are omitted, required ones always written. The order of fields is the order on the wire.
+    """The base of all parts. Absent fields are omitted, required fields always written. The field order is the wire
+    order.
 
-    Parts are values without cycles, and long histories have many: the garbage collector need not look at them.
+    Parts are values without cycles, and long histories have many, so the garbage collector does not track them.
     """
 
 
@@ -63,7 +63,7 @@ class Reasoning(_PartBase, frozen=True, tag="reasoning"):
 
 
 class ToolCall(_PartBase, frozen=True, tag="tool-call"):
-    """`args_delta` is for live parts only. `parsed_commands` is set for shell text that parses."""
+    """A tool call. `args_delta` is for live parts only. `parsed_commands` is set for shell text that can be parsed."""
 
     tool_call_id: str
     tool_name: str
@@ -78,7 +78,7 @@ class ToolCall(_PartBase, frozen=True, tag="tool-call"):
 
 
 class ToolResult(_PartBase, frozen=True, tag="tool-result"):
-    """`result_delta` and `result_reset` are for live parts only."""
+    """A tool result. `result_delta` and `result_reset` are for live parts only."""
 
     tool_call_id: str
     tool_name: str
@@ -101,12 +101,12 @@ class Source(_PartBase, frozen=True, tag="source"):
 
 
 class File(_PartBase, frozen=True, tag="file"):
-    """`data` is base64; a file that is stored has a `file_id` instead.
+    """A file. `data` is base64; a stored file has a `file_id` instead.
 
-    Of a stored file clients need not send the `media_type`: the server knows it (`submission.with_facts`).
+    For a stored file, clients need not send the `media_type`: the server knows it (`submission.with_facts`).
     """
 
-    # A factory, because a field that has its default value is not written, and this one always is.
+    # A factory, because a field with its default value is not written, and this one always must be.
     media_type: str = msgspec.field(default_factory=str)
     name: str | None = None
     file_id: UUID | None = None
@@ -124,19 +124,19 @@ class FileReference(_PartBase, frozen=True, tag="file-reference"):
 
 
 class HookContext(_PartBase, frozen=True, tag="hook-context"):
-    """For the model only."""
+    """Context that a hook adds, for the model only."""
 
     text: str
 
 
 class HookNotice(_PartBase, frozen=True, tag="hook-notice"):
-    """For people only."""
+    """A notice that a hook adds, for people only."""
 
     text: str
 
 
 class ContextFile(msgspec.Struct, frozen=True, gc=False):
-    """An instruction file that was in force, without its text."""
+    """An instruction file that was in effect, without its text."""
 
     path: str
     size: int = 0
@@ -145,7 +145,7 @@ class ContextFile(msgspec.Struct, frozen=True, gc=False):
 
 
 class WorkspaceContext(_PartBase, frozen=True, tag="workspace-context"):
-    """For people only: which instructions of which workspace the model was given from here on."""
+    """The workspace instructions that the model gets from this row on. For people only."""
 
     workspace_id: UUID
     generation: int
@@ -170,7 +170,7 @@ Part: TypeAlias = (
 
 _WITHOUT_META = (FileReference, HookContext, HookNotice, WorkspaceContext)
 
-# `provider_meta` may hold Decimals: that is how its numbers survive as written.
+# `provider_meta` may hold Decimals, which keep its numbers as written.
 _encoder = msgspec.json.Encoder(decimal_format="number")
 _decoder = msgspec.json.Decoder(tuple[Part, ...], float_hook=Decimal)
 _plain = msgspec.json.Decoder()
@@ -178,9 +178,9 @@ _exact = msgspec.json.Decoder(float_hook=Decimal)
 
 
 def encode(parts: Sequence[Part]) -> str:
-    """JSON text for a jsonb column that takes it as it is; `ContentError` when no column could.
+    """Return JSON text for a jsonb column. Raises `ContentError` if no column could hold it.
 
-    JSON that callers bring as `Raw` is checked one value at a time: checked as a whole, text that closes its own
+    JSON that callers pass as `Raw` is checked one value at a time: in a check of the whole, text that closes its own
     object early could smuggle in a part.
     """
     try:
@@ -188,14 +188,14 @@ def encode(parts: Sequence[Part]) -> str:
             _check_part(part)
         data = _encoder.encode(parts)
     except (UnicodeEncodeError, ContentError):
-        # Lone surrogates fail both ways, as characters and as escapes. Mend them; what still fails is broken.
+        # Lone surrogates fail as characters and as escapes. They are replaced; what still fails is broken.
         data = _encoder.encode([_mended_part(part, index) for index, part in enumerate(parts)])
     text = data.decode()
     return _NEEDS_ESCAPE.sub(_escape, text) if _may_need_escape(data) else text
 
 
 def decode(content: str | bytes, *, version: int = CONTENT_VERSION) -> tuple[Part, ...]:
-    """The parts of stored content; `ContentError` when it is damaged or of another version."""
+    """Return the parts of stored content. Raises `ContentError` if it is damaged or of another version."""
     if version != CONTENT_VERSION:
         raise ContentError(
             f"This message has content version {version}; this server reads version {CONTENT_VERSION}. "
@@ -211,18 +211,18 @@ def decode(content: str | bytes, *, version: int = CONTENT_VERSION) -> tuple[Par
 
 
 def unescape(text: str) -> str:
-    """Stored JSON text with the codec undone, for readers that do not need whole parts."""
+    """Return stored JSON text with the escapes undone, for readers that do not need whole parts."""
     return _IS_ESCAPED.sub(_unescape, text) if _may_be_escaped(text) else text
 
 
 def to_jsonb(value: msgspec.Struct) -> str:
-    """JSON text of any struct for a jsonb column, under the same codec as content; `unescape` is its reverse."""
+    """Return JSON text of any struct for a jsonb column, with the same escapes as content; `unescape` reverses it."""
     data = bytes(json_raw(msgspec.to_builtins(value)))
     return _NEEDS_ESCAPE.sub(_escape, data.decode()) if _may_need_escape(data) else data.decode()
 
 
 def is_json(text: str) -> bool:
-    """Whether `json_text` would take it."""
+    """Return whether `json_text` accepts the text."""
     try:
         json_text(text)
     except ContentError:
@@ -231,7 +231,7 @@ def is_json(text: str) -> bool:
 
 
 def json_raw(value: Json) -> Raw:
-    """`value` as JSON for `args` and `result`. Lone surrogates become U+FFFD."""
+    """Return `value` as JSON for `args` and `result`. Lone surrogates become U+FFFD."""
     try:
         return Raw(_encode_json(value))
     except UnicodeEncodeError:
@@ -239,7 +239,9 @@ def json_raw(value: Json) -> Raw:
 
 
 def json_text(text: str | bytes) -> Raw:
-    """JSON text of a model or a tool for `args` and `result`, checked; `ContentError` when it is no storable JSON."""
+    """Return checked JSON text of a model or tool for `args` and `result`. Raises `ContentError` if it cannot be
+    stored.
+    """
     try:
         raw = Raw(text)
         _check_json(raw)
@@ -250,7 +252,7 @@ def json_text(text: str | bytes) -> Raw:
 
 
 def json_value(raw: Raw) -> Json:
-    """`raw` as Python values, with floats for fractions; `ContentError` when it is not JSON.
+    """Return `raw` as Python values, with floats for fractions. Raises `ContentError` if it is not JSON.
 
     If one of its numbers is beyond floats, all its fractions are Decimals. Lone surrogates become U+FFFD.
     """
@@ -261,27 +263,27 @@ def json_value(raw: Raw) -> Json:
 
 
 def same(left: Sequence[Part], right: Sequence[Part]) -> bool:
-    """Whether both say the same, however their JSON is spelled: spaces, order of keys, 1e2 or 100."""
+    """Return whether both have the same value, however their JSON is written: spaces, order of keys, 1e2 or 100."""
     return _same_value(_exact_value(_encoder.encode(left)), _exact_value(_encoder.encode(right)))
 
 
 def client_view(parts: Iterable[Part]) -> tuple[Part, ...]:
-    """What clients may see: no hook context, nothing a provider wants back, no bytes of files they can download."""
+    """Return the parts for clients: no hook context, no opaque provider data, no bytes of downloadable files."""
     return tuple(_without_internals(part) for part in parts if not isinstance(part, HookContext))
 
 
 def file_ids(parts: Iterable[Part]) -> frozenset[UUID]:
-    """The stored files these parts name."""
+    """Return the ids of the stored files that these parts name."""
     return frozenset([part.file_id for part in parts if isinstance(part, File) and part.file_id is not None])
 
 
 def kind(part: Part) -> str:
-    """Its `type`."""
+    """Return the part's `type`."""
     return str(type(part).__struct_config__.tag)
 
 
 def plain_text(parts: Iterable[Part]) -> str:
-    """The text of the text parts, for search."""
+    """Return the text of the text parts, for search."""
     return " ".join(part.text for part in parts if isinstance(part, Text))
 
 
@@ -326,7 +328,7 @@ def _check_json(data: Raw | bytes) -> None:
 
 
 def _check_number(text: str) -> None:
-    """Called for every number that is not an integer; the decoder itself refuses integers of over 4,300 digits."""
+    """Check a number that is not an integer. The decoder itself refuses integers of over 4,300 digits."""
     if len(text) < 32 and "e" not in text and "E" not in text:
         return
     mantissa, _, exponent = text.lower().partition("e")
@@ -340,7 +342,7 @@ _checker = msgspec.json.Decoder(float_hook=_check_number)
 def _is_deeper(value: Json, limit: int) -> bool:
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(limit):
-        # Level by level, not by recursion, and exact types: the decoder makes no others.
+        # Level by level instead of by recursion. Exact types suffice: the decoder creates no others.
         level = [
             child
             for node in level
@@ -356,8 +358,8 @@ def _too_deep() -> ContentError:
     return ContentError(f"This is not usable JSON: it is nested deeper than {MAX_DEPTH} levels.")
 
 
-# Storing: characters. The patterns for JSON text also match the escaped backslash, and leave it as it is: without
-# that, the second half of one that stands before `u0000` would be taken for the start of an escape.
+# Storing: characters. The patterns for JSON text also match the escaped backslash and leave it as it is: otherwise the
+# second half of one before `u0000` would be taken for the start of an escape.
 
 _SURROGATES = re.compile(r"[\ud800-\udbff][\udc00-\udfff]|[\ud800-\udfff]")
 _SURROGATE_ESCAPES = re.compile(
@@ -377,9 +379,9 @@ _MARK_ESCAPE = re.compile(r"\\u[eE]000")
 
 
 def _may_need_escape(data: bytes) -> bool:
-    """Whether `_NEEDS_ESCAPE` has to pass over this at all; may say yes for nothing.
+    """Return whether `_NEEDS_ESCAPE` has to search this text; may return true unnecessarily.
 
-    The searches for one byte come first because they cost next to nothing, and most content ends there.
+    The searches for one byte come first because they are nearly free, and most content ends there.
     """
     if b"\xee" in data and b"\xee\x80\x80" in data:
         return True
@@ -387,7 +389,9 @@ def _may_need_escape(data: bytes) -> bool:
 
 
 def _may_be_escaped(content: str | bytes) -> bool:
-    """Whether `_IS_ESCAPED` has to pass over this. PostgreSQL gives U+E000 as a character, other writers may not."""
+    """Return whether `_IS_ESCAPED` has to search this text. PostgreSQL writes U+E000 as a character, other writers may
+    not.
+    """
     if isinstance(content, bytes):
         return _may_need_escape(content)
     if "\ue000" in content:
@@ -417,7 +421,7 @@ def _mended_part(part: Part, index: int) -> Part:
 
 
 def _mended(value: Json) -> Json:
-    """`value` with U+FFFD for each lone surrogate, however it is written."""
+    """Return `value` with U+FFFD for each lone surrogate, as a character or as an escape."""
     try:
         return _mended_tree(value)
     except RecursionError as error:
@@ -435,14 +439,14 @@ def _mended_tree(value: Json) -> Json:
         case list():
             return [_mended_tree(child) for child in value]
         case tuple():
-            # An empty one stays equal to the default that is not written.
+            # An empty value stays equal to the default, which is not written.
             return tuple(_mended_tree(child) for child in value)
         case _:
             return value
 
 
 def _mend(match: re.Match[str]) -> str:
-    """Two halves that stand together are one character, only spelled oddly."""
+    """Join two surrogates that form a pair into one character."""
     return match[0].encode("utf-16-le", "surrogatepass").decode("utf-16-le") if len(match[0]) == 2 else "\ufffd"
 
 

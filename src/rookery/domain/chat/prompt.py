@@ -1,8 +1,8 @@
-"""Turns committed rows into the prompt of one model: parse, filter, convert, pair, insert the turn's own blocks.
+"""Building the prompt of one model from committed rows: parse, filter, convert, pair, insert the step's system blocks.
 
-Rows keep everything a provider sent; what a target must not see is dropped here, on copies. The same rows and
-settings always give the same prompt, and a prompt is the start of its successor: provider caches, and models that
-bind their thinking to what came before it, depend on that. Wires add only what is their own.
+Rows keep everything a provider sent; data that the target must not see is dropped here, on copies. The same rows and
+settings always give the same prompt, and a prompt is the prefix of its successor: provider caches depend on that, and
+so do models that bind their thinking to the preceding text. Wires add only their own details.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ from rookery.domain.content.attachments import FileRules, StoredFile
 
 INTERRUPTED = "interrupted"
 
-# What makes a reasoning part without text worth replaying.
-# `raw`: a block of a kind nobody here knows, kept and sent back as it came.
-# What all providers take as the name of a function.
+# All providers accept these function names.
 MAX_TOOL_NAME = 64
 _TOLD_NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_TOOL_NAME}}}")
+# Data that makes a reasoning part without text worth replaying. `raw` is a block of an unknown kind, kept and sent back
+# unchanged.
 _PROOFS = ("signature", "redacted_data", "encrypted_content", "reasoning_details", "raw")
-# The keys of a provider's tool output that hold words for people. The rest is numbers, marks and encrypted text.
+# The keys of a provider's tool output that hold text for people. The rest is numbers, marks and encrypted text.
 _READABLE_KEYS = ("error", "query", "title", "url", "snippet", "text", "output")
 _NESTED_KEYS = ("action", "content", "results", "sources")
 _MAYBE_PLAIN = (b'"', b'{"output":', b'{"error":')
 
 
 class PromptRow(msgspec.Struct, frozen=True, gc=False):
-    """A row that the model is told, with what its step was counted at and how it ended."""
+    """A row of the prompt, with its token count and how its step ended."""
 
     message: Message
     figures: StepFigures = StepFigures()
 
 
 class ModelIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """Who writes or reads a row: the provider's own row, the model, and what its thinking is good for."""
+    """The writer or reader of a row: the provider, the model, and the family that can replay its thinking."""
 
     provider_id: UUID
     model: str
@@ -65,7 +65,7 @@ class ModelIdentity(msgspec.Struct, frozen=True, kw_only=True):
     thinking_family: str | None = None
 
     def can_replay_thinking_of(self, writer: ModelIdentity) -> bool:
-        """An unknown family is no family: only the same model is trusted then."""
+        """Return whether thinking of `other` can be replayed. Without a known family, only the same model's can."""
         if self.provider_id != writer.provider_id or self.wire != writer.wire:
             return False
         return self.model == writer.model or (
@@ -74,7 +74,7 @@ class ModelIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnreadableRow(ChatError):
-    """A prompt without the row would say something else than the chat does, so there is none."""
+    """Raised for a row that cannot be decoded: a prompt without it would differ from the chat."""
 
     def __init__(self, message_id: MessageId, reason: str) -> None:
         self.message_id = message_id
@@ -92,10 +92,10 @@ def build_prompt(
     turn_blocks: Sequence[str] = (),
     plan_path: str | None = None,
 ) -> Prompt:
-    """The prompt of the rows that `store.messages.list_prompt` selected, in their order.
+    """Return the prompt of the rows that `store.chats.messages.list_prompt` selected, in their order.
 
-    `writers` resolves the model configs of the rows, deleted ones included; an unknown config counts as another
-    provider's. `files` holds what `list_files` named, as far as it still exists. Raises `UnreadableRow`, and
+    `writers` resolves the model configs of the rows, including deleted ones; an unknown config counts as another
+    provider's. `files` holds the files that `list_files` named, if they still exist. Raises `UnreadableRow`, and
     `ImageTooLarge` for the message that is being answered.
     """
     builder = PromptBuilder(target, rules)
@@ -104,10 +104,10 @@ def build_prompt(
 
 
 class PromptBuilder:
-    """The prompt of one chat for one model, growing with the chat: what was added is not converted again.
+    """The prompt of one chat for one model, extended as the chat grows: rows already added are not converted again.
 
-    Use it for the rows of one step after the other, from one thread at a time, as long as `can_continue` says so; a
-    builder whose `add` raised is of no more use.
+    Use it for successive steps, from one thread at a time, as long as `can_continue` returns true. Discard a builder
+    whose `add` raised.
     """
 
     def __init__(self, target: ModelIdentity, rules: FileRules) -> None:
@@ -116,7 +116,7 @@ class PromptBuilder:
         self._rows: tuple[PromptRow, ...] = ()
         self._repairing = tool_call_pairing.Repairing()
         self._system_count = 0
-        # What the conversion of the rows so far depended on.
+        # The inputs that the conversion of the rows so far depended on.
         self._writers: dict[UUID, ModelIdentity | None] = {}
         self._files: dict[UUID, StoredFile | None] = {}
 
@@ -132,8 +132,8 @@ class PromptBuilder:
         files: Mapping[UUID, StoredFile],
         rules: FileRules,
     ) -> bool:
-        """Whether the rows only follow what was added, and nothing that was added would be converted otherwise now."""
-        # Rows are shared between steps, so that this compares identities.
+        """Return whether the rows only extend those already added, and these would be converted the same way."""
+        # Rows are shared between steps, so this compares identities.
         return (
             (target, rules) == (self._target, self._rules)
             and tuple(rows[: len(self._rows)]) == self._rows
@@ -148,7 +148,7 @@ class PromptBuilder:
         writers: Mapping[UUID, ModelIdentity],
         files: Mapping[UUID, StoredFile],
     ) -> None:
-        """Take in the rows behind those that were added before; `rows` are all of them."""
+        """Add the rows after those added before; `rows` are all of them."""
         newest = _newest_user_message(rows)
         added = rows[len(self._rows) :]
         converted: list[PromptMessage] = []
@@ -177,7 +177,7 @@ class PromptBuilder:
         plan_path: str | None = None,
         tools: Collection[str] | None = None,
     ) -> Prompt:
-        """The prompt of all rows so far. With the names of its `tools`, it has no built-in block about others."""
+        """Return the prompt of all rows so far. If `tools` is given, built-in blocks about other tools are left out."""
         repaired = self._repairing.result()
         leading = _count_leading_system(repaired.messages)
         own = repaired.messages[:leading] if tools is None else _for_tools(repaired.messages[:leading], tools)
@@ -190,17 +190,17 @@ class PromptBuilder:
 
 
 def with_notice(prompt: Prompt, notice: str) -> Prompt:
-    """The prompt with a word from the server at its end: there it costs nothing of the prefix."""
+    """Return the prompt with a notice from the server at its end, where it does not change the prefix."""
     told = PromptMessage(role=Role.USER, parts=(PromptText(f"<notice>\n{notice}\n</notice>"),))
     size_bytes = prompt.size_bytes + sum_sizes((told,))
     return with_figures(Prompt((*prompt.messages, told)), size_bytes=size_bytes, call_ids=prompt.call_ids)
 
 
 def list_files(rows: Iterable[PromptRow]) -> frozenset[UUID]:
-    """The files whose bytes `build_prompt` needs: those of user rows. Rows it cannot read name none."""
+    """Return the files whose bytes `build_prompt` needs: those of user rows. Unreadable rows are skipped."""
     named: set[UUID] = set()
     for row in rows:
-        # Most rows name no file; looking for the word costs far less than parsing.
+        # Most rows name no file, and searching for the key is far cheaper than parsing.
         if row.message.role is Role.USER and '"file"' in row.message.content:
             try:
                 named |= parts.file_ids(row.message.parts())
@@ -210,13 +210,13 @@ def list_files(rows: Iterable[PromptRow]) -> frozenset[UUID]:
 
 
 def model_config_ids(rows: Iterable[PromptRow]) -> frozenset[UUID]:
-    """The models that wrote the answers among the rows."""
+    """Return the models that wrote the answers among the rows."""
     named = {row.message.model_config_id for row in rows if row.message.role is Role.ASSISTANT}
     return frozenset(config_id for config_id in named if config_id is not None)
 
 
 def _newest_user_message(rows: Sequence[PromptRow]) -> Message | None:
-    """What a person wrote last; rows for the model only are not theirs."""
+    """Return the newest message a user wrote; rows for the model only do not count."""
     for row in reversed(rows):
         if row.message.role is Role.USER and row.message.visibility is Visibility.BOTH:
             return row.message
@@ -275,7 +275,7 @@ def _user_parts(
 
 
 def _results(content: Iterable[Part], rules: FileRules) -> Iterator[PromptResult]:
-    """Files on tool rows are for people; the model got them with the result."""
+    """Convert tool results. Files on tool rows are for people; the model got them with the result."""
     return (_result(part, rules, meta=part.provider_meta) for part in content if isinstance(part, parts.ToolResult))
 
 
@@ -293,7 +293,7 @@ def _assistant_message(
     if writer is None or writer.provider_id != target.provider_id:
         said = tuple(_foreign_parts(content, rules))
     else:
-        # Reasoning that was cut off carries no valid proof, whatever its row says.
+        # Interrupted reasoning has no valid proof, whatever its row contains.
         said = tuple(_own_parts(content, rules, keep_reasoning=is_native and is_whole))
     return PromptMessage(
         role=Role.ASSISTANT,
@@ -306,7 +306,7 @@ def _assistant_message(
 
 
 def _own_parts(content: Iterable[Part], rules: FileRules, *, keep_reasoning: bool) -> Iterator[PromptPart]:
-    """What this provider wrote itself: its opaque data goes back to it."""
+    """Convert what this provider wrote; its opaque data is sent back to it."""
     for part in content:
         match part:
             case parts.Text(text=text, provider_meta=meta) if text.strip():
@@ -322,7 +322,7 @@ def _own_parts(content: Iterable[Part], rules: FileRules, *, keep_reasoning: boo
 
 
 def _foreign_parts(content: Iterable[Part], rules: FileRules) -> Iterator[PromptPart]:
-    """What another provider wrote. Its opaque data is no business of the target; what its tools found is kept."""
+    """Convert what another provider wrote. Its opaque data is dropped; the output of its tools is kept as text."""
     for part in content:
         match part:
             case parts.Text(text=text) if text.strip():
@@ -353,15 +353,16 @@ def _call(part: parts.ToolCall, *, meta: Meta | None) -> PromptCall:
 
 
 def told_name(name: str) -> str:
-    """A tool's name as every provider takes it back. Models invent names, and a request that repeats one which is not
-    allowed is refused each time: the chat could never go on."""
+    """Return a tool's name in a form that every provider accepts. Models invent names, and a request that repeats an
+    invalid name is refused each time, so the chat could never continue.
+    """
     if _TOLD_NAME.fullmatch(name):
         return name
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:MAX_TOOL_NAME] or "unnamed"
 
 
 def _input(args: Raw | UnsetType) -> Raw:
-    """The arguments without the spaces jsonb puts in; anything that is not an object becomes an empty one."""
+    """Return the arguments without the spaces that jsonb adds; a value that is not an object becomes an empty one."""
     if args is UNSET or not bytes(args).lstrip().startswith(b"{"):
         return Raw(b"{}")
     return Raw(msgspec.json.format(bytes(args), indent=-1))
@@ -403,7 +404,7 @@ def _media(part: parts.ToolResult) -> _Media | None:
 
 
 def _media_result(media: _Media, rules: FileRules) -> tuple[str, PromptMedia | None]:
-    """An image the target cannot take is named instead: it must not make every later request fail."""
+    """Return a note in place of an image that the target cannot take, so that later requests do not fail."""
     media_type = attachments.plain_type(media.mime_type)
     size = len(media.data) * 3 // 4
     if rules.accepts(media_type) and not attachments.is_too_large(media_type, size, rules=rules):
@@ -413,11 +414,11 @@ def _media_result(media: _Media, rules: FileRules) -> tuple[str, PromptMedia | N
 
 
 def result_text(result: Raw | UnsetType) -> str:
-    """What a model reads of a stored result: plain text where the tool gave plain text, else its JSON."""
+    """Return the text of a stored result for a model: plain text if the tool returned plain text, else its JSON."""
     if result is UNSET:
         return ""
     compact = msgspec.json.format(bytes(result), indent=-1)
-    # Whole results are decoded only where they may turn out to be one string; they can be large.
+    # Results can be large, so they are decoded only if they may be a single string.
     if compact.startswith(_MAYBE_PLAIN):
         value = parts.json_value(Raw(compact))
         match value:
@@ -429,14 +430,16 @@ def result_text(result: Raw | UnsetType) -> str:
 
 
 def readable_output(result: Raw | UnsetType) -> str:
-    """The words in a provider's tool output (titles, addresses, texts), one to a line; empty when there are none."""
+    """Return the text in a provider's tool output (titles, addresses, texts), one item per line; empty if there is
+    none.
+    """
     if result is UNSET:
         return ""
     return "\n".join(dict.fromkeys(_words(parts.json_value(result))))
 
 
 def found_by(tool_name: str, output: str) -> str:
-    """A provider's tool output as text for a model that did not run the tool."""
+    """Return a provider's tool output as text for a model that did not run the tool."""
     return f"[{tool_name} returned:\n{output}\n]"
 
 
@@ -471,7 +474,7 @@ def _for_tools(leading: Sequence[PromptMessage], tools: Collection[str]) -> list
 def _with_blocks(
     leading: Sequence[PromptMessage], turn_blocks: Iterable[str], *, plan_path: str | None
 ) -> tuple[PromptMessage, ...]:
-    """The turn's blocks stand behind the chat's own system rows; the plan's path is known only now."""
+    """Insert the step's blocks after the chat's own system rows, and the plan's path, which is known only now."""
     inserted = [PromptMessage(role=Role.SYSTEM, parts=(PromptText(block),)) for block in turn_blocks if block.strip()]
     return _with_plan_paths((*leading, *inserted), plan_path)
 

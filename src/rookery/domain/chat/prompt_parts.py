@@ -1,7 +1,7 @@
-"""A prompt as a value: what a model is told, before any wire gives it its own form.
+"""A prompt as a value, independent of the wire it is sent over.
 
-Built from committed rows by `chat.prompt`; consumed by the request builders in `llm/`. Media bytes are here, opaque
-provider data (`meta`) too: builders decide what their wire can replay.
+Built from committed rows by `prompt`; consumed by the request builders in `llm/`. It includes media bytes and opaque
+provider data (`meta`): builders decide what their wire can replay.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class PromptText(msgspec.Struct, frozen=True, gc=False):
 
 
 class PromptReasoning(msgspec.Struct, frozen=True, gc=False):
-    """Replayed only where the wire can prove it (signature, encrypted content); both live in `meta`."""
+    """Reasoning. It is replayed only where the wire can prove it (signature, encrypted content); both are in `meta`."""
 
     text: str
     meta: Meta | None = None
@@ -37,7 +37,7 @@ class PromptFile(msgspec.Struct, frozen=True, gc=False):
 
 
 class PromptCall(msgspec.Struct, frozen=True, gc=False):
-    """`input` is the JSON text of an object; `meta` of a provider-executed call holds its raw block."""
+    """A tool call. `input` is the JSON text of an object; `meta` of a provider-executed call holds its raw block."""
 
     id: str
     name: str
@@ -50,11 +50,11 @@ class PromptMedia(msgspec.Struct, frozen=True, gc=False):
     """An image that a tool returned."""
 
     media_type: str
-    data: str  # base64, as it was stored
+    data: str  # base64, as stored
 
 
 class PromptResult(msgspec.Struct, frozen=True, gc=False):
-    """What a call gave. `text` is what a model reads; `media` comes before it where the wire takes images."""
+    """The result of a call. `text` is what a model reads; `media` comes before it where the wire takes images."""
 
     id: str
     name: str
@@ -69,7 +69,7 @@ PromptPart: TypeAlias = PromptText | PromptReasoning | PromptFile | PromptCall |
 
 
 def size(part: PromptPart) -> int:
-    """Roughly what the part takes in a request, in bytes."""
+    """Return the approximate size of the part in a request, in bytes."""
     if isinstance(part, PromptCall):
         return len(bytes(part.input))
     if isinstance(part, PromptFile):
@@ -80,10 +80,10 @@ def size(part: PromptPart) -> int:
 
 
 class PromptMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One message. The last four fields are about assistant rows and tell builders how faithfully it may be replayed.
+    """One message. The last four fields apply to assistant rows and tell builders how faithfully it may be replayed.
 
-    `is_native`: written by the provider (its row) and thinking family that will read it now. `is_whole`: the stream
-    ended by itself, not by an interruption. `prefix_fp`: hash of the request prefix that produced it.
+    `is_native`: written by the provider (its row) and thinking family that reads it now. `is_whole`: the stream ended
+    normally, not by an interruption. `prefix_fp`: hash of the request prefix that produced it.
     """
 
     role: Role
@@ -95,23 +95,23 @@ class PromptMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Prompt(msgspec.Struct, frozen=True, dict=True):
-    """The figures are worked out when they are asked for; who grows a prompt knows them already (`with_figures`)."""
+    """A prompt. Its figures are computed on demand; code that extends a prompt already knows them (`with_figures`)."""
 
     messages: tuple[PromptMessage, ...]
 
     @cached_property
     def size_bytes(self) -> int:
-        """Roughly what it takes in a request."""
+        """The approximate size in a request."""
         return sum_sizes(self.messages)
 
     @cached_property
     def call_ids(self) -> frozenset[str]:
-        """The ids of all calls in it."""
+        """The ids of all its calls."""
         return frozenset(part.id for message in self.messages for part in message.parts if isinstance(part, PromptCall))
 
 
 def with_figures(prompt: Prompt, *, size_bytes: int, call_ids: frozenset[str]) -> Prompt:
-    """The prompt, told what it would have to go through all of its messages for."""
+    """Return the prompt with its figures set, so that they are not computed from all messages."""
     vars(prompt).update(size_bytes=size_bytes, call_ids=call_ids)
     return prompt
 

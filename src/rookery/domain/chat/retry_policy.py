@@ -1,7 +1,7 @@
-"""Whether a failed attempt is made again, and when.
+"""Retry policy: whether a failed attempt is repeated, and when.
 
-The number of an attempt is stored with the chat, so a takeover goes on with the same budget. Randomness comes in as
-an argument: a chance between 0 and 1.
+The number of an attempt is stored with the chat, so a takeover continues with the same budget. Randomness is an
+argument: a number between 0 and 1.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NO_WAIT = timedelta()
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How patient the worker is. `jitter` is the most that chance adds, as a share of the delay."""
+    """Limits and delays of retries. `jitter` is the largest random addition, as a share of the delay."""
 
     max_attempts: int = 25
     first_delay: timedelta = timedelta(seconds=1)
@@ -33,7 +33,7 @@ DEFAULT_POLICY = RetryPolicy()
 
 
 class GiveUp(StrEnum):
-    """Why there is no further attempt."""
+    """The reason why there is no further attempt."""
 
     NOT_RETRYABLE = "not_retryable"
     NO_ATTEMPT = "no_attempt"
@@ -49,10 +49,10 @@ def next_delay(
     retry_after: timedelta | None = None,
     policy: RetryPolicy = DEFAULT_POLICY,
 ) -> timedelta | GiveUp:
-    """How long to wait after attempt number `attempt` failed, or why not to.
+    """Return the delay after attempt number `attempt` failed, or the reason to give up.
 
-    Attempt 0 means that none was recorded: what failed then is not what an attempt would repeat. A provider that wants
-    to be left alone for longer than the cap is not waited for: a person can decide better what to do meanwhile.
+    Attempt 0 means that none was recorded: that failure is not one that an attempt would repeat. If a provider asks for
+    a longer delay than the cap, the chat stops instead: a user can better decide what to do meanwhile.
     """
     if not retryable:
         return GiveUp.NOT_RETRYABLE
@@ -68,22 +68,24 @@ def next_delay(
 def retry_delay(
     attempt: int, retry_after: timedelta | None, rng: Chance, *, policy: RetryPolicy = DEFAULT_POLICY
 ) -> timedelta:
-    """1 s, 2 s, 4 s up to a minute, never less than the provider asked for, and a little more by chance.
+    """Return 1 s, 2 s, 4 s up to a minute, at least what the provider asked for, plus jitter.
 
-    Chance only adds: many chats that failed together should not come back together, nor before they were asked to.
+    Jitter is only added: chats that failed together should not retry together, nor earlier than the provider asked.
     """
-    # The exponent is bounded because a timedelta is: 2**60 seconds are beyond it.
+    # The exponent is bounded because 2**60 seconds exceed a timedelta.
     doubled = min(policy.first_delay * (1 << min(max(attempt - 1, 0), 30)), policy.max_delay)
     return max(doubled, retry_after or _NO_WAIT) * (1 + policy.jitter * rng())
 
 
 def remaining_wait(retry: RetryState | None, now: datetime) -> timedelta:
-    """What is left of a wait that another runner began. Never longer than the whole: clocks differ."""
+    """Return the rest of a retry delay that a previous runner started. Capped at the whole delay, because clocks
+    differ.
+    """
     if retry is None:
         return _NO_WAIT
     return min(max(retry.retrying_at - now, _NO_WAIT), timedelta(milliseconds=retry.delay_ms))
 
 
 def are_attempts_used(attempt: int, policy: RetryPolicy = DEFAULT_POLICY) -> bool:
-    """Whether a further attempt is one too many. Crashes use attempts too, so a chat that kills its process ends."""
+    """Return whether a further attempt is one too many. Crashes count, so a chat that kills its process ends."""
     return attempt >= policy.max_attempts

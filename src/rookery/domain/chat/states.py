@@ -1,7 +1,7 @@
-"""What a chat is doing right now: statuses, execution states and the function from one to the other.
+"""Chat statuses, execution states, and the function that derives the state.
 
-An execution state is derived, never stored: it is a pure function of (row exists, status, archived, queue
-non-empty), so the row and its state can never disagree.
+An execution state is never stored: it is a pure function of (row exists, status, archived, queue non-empty), so the row
+and its state cannot disagree.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Status(StrEnum):
 
 
 class State(StrEnum):
-    """An execution state. 0: the queue is empty, 1: it is not; X: archived."""
+    """An execution state. 0: the queue is empty, 1: it is not empty; X: archived."""
 
     N = "N"
     W = "W"
@@ -39,7 +39,7 @@ class State(StrEnum):
 
     @property
     def is_runnable(self) -> bool:
-        """A worker should own the chat. A* needs an owner to enforce its deadline."""
+        """Whether a worker should own the chat. A* needs an owner to enforce its deadline."""
         return self in RUNNABLE
 
     @property
@@ -56,7 +56,7 @@ ARCHIVED = frozenset({State.XW, State.XE0, State.XE1})
 HAS_QUEUE = frozenset({State.E1, State.R1, State.I1, State.A1, State.XE1})
 EXISTING = frozenset(State) - {State.N}
 
-# The twelve valid tuples (status, archived, queue non-empty). Every other one is INVALID.
+# The twelve valid tuples (status, archived, queue non-empty). Every other tuple is INVALID.
 _STATES: dict[tuple[str, bool, bool], State] = {
     (Status.WAITING, False, False): State.W,
     (Status.ERROR, False, False): State.E0,
@@ -76,9 +76,9 @@ STATUS_OF: dict[State, Status] = {state: Status(key[0]) for key, state in _STATE
 
 
 def classify(status: str | None, *, archived: bool = False, queue_len: int = 0) -> State:
-    """The execution state of a row. `None` stands for a missing row. Total: it never raises.
+    """Return the execution state of a row; `None` stands for a missing row. Never raises.
 
-    The status is a plain string: a restored or hand-edited row may hold one this version does not know.
+    The status is a plain string: a restored or hand-edited row may hold one that this version does not know.
     """
     if status is None:
         return State.N

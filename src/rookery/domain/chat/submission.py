@@ -1,7 +1,7 @@
-"""What clients may send as the content of a message, and what the server adds to it before it is stored.
+"""Message content from clients: validation, and the facts that the server adds before it is stored.
 
-What is kept from clients is what the server itself would believe: a `provider_meta` goes to the provider as the
-server's own. All faults are found at once, each with its field, so that nobody corrects them one by one.
+Clients may not send fields that the server itself would trust: a `provider_meta` goes to the provider as the server's
+own. All faults are reported together, each with its field.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _SERVERS_OWN = "This field is set by the server only. Leave it out."
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """What is wrong with one field; `field` is a path such as `content[0].text`."""
+    """A fault in one field; `field` is a path such as `content[0].text`."""
 
     field: str
     message: str
 
 
 class InvalidContent(InvalidInput):
-    """Content that a client may not send. `faults` has all that is wrong; the error itself speaks of the first."""
+    """Raised for content that a client may not send. `faults` has all faults; the message describes the first."""
 
     def __init__(self, faults: Sequence[Fault]) -> None:
         self.faults = tuple(faults)
@@ -36,14 +36,14 @@ class InvalidContent(InvalidInput):
 
 
 class FileFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a message says about a stored file. The server knows it; a client need not, and is not believed."""
+    """Facts about a stored file. The server knows them; values from a client are not trusted."""
 
     media_type: str
     name: str | None = None
 
 
 def submitted(parts: Iterable[Part], *, field: str = "content") -> tuple[Part, ...]:
-    """The parts as they are stored, texts trimmed, if clients may send them; else `InvalidContent`."""
+    """Return the parts as stored, texts trimmed. Raises `InvalidContent` if a client may not send them."""
     given = tuple(parts)
     if faults := find_faults(given, field=field):
         raise InvalidContent(faults)
@@ -51,7 +51,7 @@ def submitted(parts: Iterable[Part], *, field: str = "content") -> tuple[Part, .
 
 
 def find_faults(parts: Sequence[Part], *, field: str = "content") -> tuple[Fault, ...]:
-    """Everything that is wrong with these parts, in their order. Names of fields begin with `field`."""
+    """Return all faults in these parts, in their order. Field names begin with `field`."""
     if not parts:
         return (Fault(field, "A message needs at least one part."),)
     return tuple(
@@ -62,8 +62,9 @@ def find_faults(parts: Sequence[Part], *, field: str = "content") -> tuple[Fault
 
 
 def with_facts(parts: Iterable[Part], files: Mapping[UUID, FileFacts]) -> tuple[Part, ...]:
-    """The parts with type and name of the files they name. A file that is not there stays as it is: the store refuses
-    it when it links the files of the message."""
+    """Return the parts with type and name of the files they name. A missing file is left as it is: the store refuses it
+    when it links the files of the message.
+    """
     return tuple(_with_facts(part, files) if isinstance(part, File) else part for part in parts)
 
 
@@ -116,7 +117,7 @@ def _reference_problems(part: FileReference) -> Iterator[tuple[str, str]]:
 
 
 def _size_problem(name: str, text: str) -> Iterator[tuple[str, str]]:
-    # Half characters are stored as U+FFFD, which has three bytes as well.
+    # Lone surrogates are stored as U+FFFD, which has three bytes as well.
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > MAX_TEXT_BYTES:
         yield name, f"A text has at most {MAX_TEXT_BYTES} bytes; this one has {size}. Attach it as a file."

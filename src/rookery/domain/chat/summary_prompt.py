@@ -1,7 +1,7 @@
-"""What the summarising model is told. What happens when that is too much for it is in `overflow`.
+"""The request to the summarizing model. `overflow` handles a conversation that is too long for it.
 
-The request is the one of the next generation with an instruction at its end: the same prefix, so that the provider's
-cache and its thinking stay valid. Only a model of another provider gets a changed copy.
+The request is that of the next generation with an instruction at its end: the same prefix, so that the provider's cache
+and its thinking stay valid. Only a model of another provider gets a changed copy.
 """
 
 from __future__ import annotations
@@ -50,30 +50,30 @@ is. Copy what cannot be had again."""
 
 CUT_SHORT = "\n\n[This summary was cut short; its end is missing.]"
 
-# Results older than these many are cut when the summariser refused the whole.
+# Results older than this many are cut if the summarizing model refused the whole prompt.
 _WHOLE_RESULTS = 10
 _OLD_RESULT_BYTES = 2 * 1024
-# What a picture counts for in an estimate of bytes; see `compaction`.
+# The size of a picture in an estimate of bytes; see `compaction`.
 _MEDIA_BYTES = 1600 * BYTES_PER_TOKEN
 
 
 class SummaryFailed(ChatError):
-    """The model's answer cannot stand for the conversation, so the conversation stays."""
+    """Raised if the model's answer cannot replace the conversation. The conversation stays as it is."""
 
 
 def ask(prompt: Prompt, *, hint: str = "") -> Prompt:
-    """The prompt of a generation, made a request for a summary."""
+    """Turn the prompt of a generation into a request for a summary."""
     text = f"{INSTRUCTION}\n\n{hint.strip()}" if hint.strip() else INSTRUCTION
     request = PromptMessage(role=Role.USER, parts=(PromptText(text),))
     return Prompt((*prompt.messages, request))
 
 
 def read_summary(texts: Iterable[str], *, finish_reason: str) -> str:
-    """The summary in the texts of an answer; `SummaryFailed` when there is none to trust."""
+    """Return the summary in the texts of an answer. Raises `SummaryFailed` if there is none that can be trusted."""
     if finish_reason == "tool_calls":
         raise SummaryFailed("The model called a tool instead of summarising the chat.")
     if finish_reason == "content_filter":
-        # A refusal has text too, and must never take the place of a conversation.
+        # A refusal has text, too, and must never replace a conversation.
         raise SummaryFailed("The model declined to summarise the chat.")
     summary = "\n\n".join(text.strip() for text in texts if text.strip())
     if not summary:
@@ -82,7 +82,9 @@ def read_summary(texts: Iterable[str], *, finish_reason: str) -> str:
 
 
 def for_other_provider(prompt: Prompt, *, accepts: Callable[[str], bool]) -> Prompt:
-    """A copy for a summariser of another provider: nothing only the chat's own provider understands."""
+    """Return a copy for a summarizing model of another provider, without data that only the chat's provider
+    understands.
+    """
     messages = (_translated(message, accepts) for message in prompt.messages)
     return Prompt(tool_call_pairing.repair(message for message in messages if message.parts))
 
@@ -116,11 +118,11 @@ def _translated_parts(message: PromptMessage, accepts: Callable[[str], bool]) ->
                 yield part if accepts(part.media_type) else _placeholder(part)
 
 
-# When it is too much
+# Prompts that are too long
 
 
 def without_bulk(prompt: Prompt) -> Prompt:
-    """A prompt without media, and with old tool results only as far as they say what they were."""
+    """Return the prompt without media and with old tool results cut to a short description."""
     results = sum(isinstance(part, PromptResult) for message in prompt.messages for part in message.parts)
     old = max(results - _WHOLE_RESULTS, 0)
     lighter: list[PromptMessage] = []
@@ -155,7 +157,9 @@ def _shortened(result: PromptResult) -> PromptResult:
 
 
 def has_media(messages: Iterable[PromptMessage]) -> bool:
-    """Whether the estimate of these messages is a mere assumption: a long document counts like a small picture."""
+    """Return whether these messages contain media, whose size is only assumed: a long document counts like a small
+    picture.
+    """
     return any(_is_media(part) for message in messages for part in message.parts)
 
 
@@ -170,7 +174,7 @@ def _is_media(part: PromptPart) -> bool:
 
 
 def size_bytes(messages: Iterable[PromptMessage]) -> int:
-    """What the messages take in a request, about. Media counts as what providers charge for it."""
+    """Return the approximate size of the messages in a request. Media counts as what providers charge for it."""
     return sum(part_bytes(part) for message in messages for part in message.parts)
 
 

@@ -1,7 +1,7 @@
-"""The system blocks of a prompt: which there are, in which order, and how each is framed.
+"""The system blocks of a prompt: their order and their framing.
 
-Blocks of the chat are stored when it is created, so that what an administrator edits later changes no running chat.
-Blocks of the turn are made anew for every generation; the order of both is fixed, because it is part of the prefix.
+Blocks of the chat are stored when it is created, so that later changes by an administrator do not affect it. Blocks of
+the step are built for every generation. The order of both is fixed, because it is part of the prefix.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_INSTRUCTION_BYTES = 64 * 1024
 
 
 class Awareness(StrEnum):
-    """What a chat is told about its workspace when it is created."""
+    """The description of the workspace that a new chat gets."""
 
     ATTACHED = "attached"
     DETACHED = "detached"
@@ -29,7 +29,7 @@ class Awareness(StrEnum):
 
 
 class Mode(StrEnum):
-    """Which overlay a generation runs under."""
+    """The overlay that a generation runs under."""
 
     NORMAL = "normal"
     EXPLORE = "explore"
@@ -37,7 +37,7 @@ class Mode(StrEnum):
 
 
 class InstructionFile(msgspec.Struct, frozen=True):
-    """A pinned instruction file; `is_truncated` when the workspace already cut it."""
+    """A captured instruction file; `is_truncated` if the workspace already cut it."""
 
     path: str
     text: str
@@ -45,7 +45,7 @@ class InstructionFile(msgspec.Struct, frozen=True):
 
 
 class Skill(msgspec.Struct, frozen=True):
-    """`source` is `personal` or `workspace`."""
+    """A skill in the index. `source` is `personal` or `workspace`."""
 
     name: str
     description: str
@@ -53,9 +53,9 @@ class Skill(msgspec.Struct, frozen=True):
 
 
 class TurnContext(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything the blocks of one generation are made of; what is absent or blank gives no block.
+    """The inputs of one generation's blocks; an absent or blank input gives no block.
 
-    Only subagents have an instruction; one of a kind without its own gets the built-in one.
+    Only subagents have an instruction; a subagent of a kind without its own gets the built-in one.
     """
 
     is_subagent: bool = False
@@ -66,7 +66,7 @@ class TurnContext(msgspec.Struct, frozen=True, kw_only=True):
     mode: Mode = Mode.NORMAL
     plan_instructions: str = ""
     has_advisor: bool = False
-    # What the model can call in this step; None if that is not known.
+    # The tools of this step; None if they are not known.
     tools: frozenset[str] | None = None
 
 
@@ -80,7 +80,7 @@ _AWARENESS = {
 def chat_blocks(
     *, deployment_prompt: str, system_prompt: str | None, awareness: Awareness, is_subagent: bool = False
 ) -> tuple[str, ...]:
-    """The texts of the system rows that are stored when a chat is created, in order."""
+    """Return the texts of the system rows that are stored when a chat is created, in order."""
     if is_subagent:
         deployment_prompt = without_orchestration(deployment_prompt)
     texts = (deployment_prompt, prompt_text.clean(system_prompt or ""), _AWARENESS[awareness])
@@ -88,9 +88,9 @@ def chat_blocks(
 
 
 def deployment_prompt(custom: str | None = None, *, include_default: bool | None = None) -> str:
-    """The built-in prompt and the administrator's. Without a flag, a custom prompt stands alone.
+    """Return the built-in prompt and the administrator's. Without the flag, a custom prompt replaces the built-in one.
 
-    Called without arguments when the setting cannot be read: a chat without any instruction is worse.
+    Called without arguments if the setting cannot be read: a chat without any instruction would be worse.
     """
     own = prompt_text.clean(custom or "")
     if include_default is None:
@@ -100,12 +100,12 @@ def deployment_prompt(custom: str | None = None, *, include_default: bool | None
 
 
 def without_orchestration(prompt: str) -> str:
-    """The prompt for a subagent: it cannot start others, and would only be tempted to try."""
+    """Return the prompt for a subagent, which cannot start other subagents and should not try."""
     return prompt_text.clean(prompt.replace(default_prompt.ORCHESTRATION, ""))
 
 
 def turn_blocks(context: TurnContext) -> tuple[str, ...]:
-    """The blocks of one generation, in order, each only if it says something."""
+    """Return the non-empty blocks of one generation, in order."""
     texts = (
         _subagent_instruction(context),
         context.workspace_context.strip(),
@@ -146,9 +146,9 @@ def user_instructions(text: str) -> str:
 def workspace_context(
     operating_system: str, directory: str, *, files: Iterable[InstructionFile], held_servers: Sequence[str] = ()
 ) -> str:
-    """Where the tools act, and the pinned instruction files; the last one wins where they disagree.
+    """Return the block about the workspace and its captured instruction files; if files disagree, the last one wins.
 
-    `held_servers` are MCP servers of the project that nobody has agreed to.
+    `held_servers` are MCP servers of the project that the owner has not consented to.
     """
     lines = [f"Operating system: {operating_system}", f"Working directory: {directory}"]
     shown = [line for line in lines if not line.endswith(": ")]
@@ -174,7 +174,7 @@ def _instructions(file: InstructionFile) -> str:
 
 
 def skills_index(skills: Iterable[Skill]) -> str:
-    """The skills by the name to load them with; the source is named only where two share a name."""
+    """Return the index of skills, by the name to load them with; the source is added only where two share a name."""
     ordered = sorted(skills, key=lambda skill: (skill.name, skill.source))
     if not ordered:
         return ""
@@ -197,7 +197,7 @@ def _one_line(text: str) -> str:
 
 
 def for_tools(text: str, tools: Collection[str]) -> str:
-    """The text without the built-in blocks about something that none of these tools does."""
+    """Return the text without built-in blocks about tools that are not among these."""
     for block, tool in default_prompt.CAPABILITIES:
         if tool not in tools and block in text:
             text = text.replace(f"\n\n{block}", "").replace(f"\n{block}", "").replace(block, "").strip()
@@ -205,7 +205,7 @@ def for_tools(text: str, tools: Collection[str]) -> str:
 
 
 def with_plan_path(text: str, path: str | None) -> str:
-    """The text with the plan file's path where it belongs, or without a trace of it while the path is unknown."""
+    """Return the text with the plan file's path inserted, or without its mention while the path is unknown."""
     if path:
         block = f"<plan-file-path>\n{path}\n</plan-file-path>"
         return text.replace(PLAN_PATH, block)

@@ -1,6 +1,6 @@
-"""Titles, turn labels and summaries: what is shown of a chat, checked and cut to size.
+"""Titles, turn labels and summaries of a chat, validated and cut to size.
 
-The texts come from a model and are not trusted: what does not fit the rules is refused (None), and a fallback stays.
+The texts come from a model and are not trusted: a text that breaks the rules is refused (None), and the fallback stays.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ MAX_REPORT_SENTENCES = 3
 
 _QUOTES = "\"'`\u2018\u2019\u201c\u201d\u00ab\u00bb"
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
-# A label says how the work stands, not who does it.
+# A label describes the state of the work, so a label that begins with a person is refused.
 _ABOUT_THE_AGENT = re.compile(r"(?:the\s+)?(?:agent|assistant|i|it|the|we)\b", re.IGNORECASE)
 _MARKDOWN = re.compile(r"[*_`#>]+|\[([^\]]*)\]\([^)]*\)")
 _NOT_PROSE = re.compile(r"\s*(?:#|[-*+] |\d+[.)] |\||```|~~~|<)")
 
 
 def title_text(parts: Iterable[Part]) -> str:
-    """The words of a message that can name a chat: its texts and quoted snippets, in order."""
+    """Return the text of a message that can name a chat: its texts and quoted snippets, in order."""
     pieces = []
     for part in parts:
         if isinstance(part, Text):
@@ -43,18 +43,18 @@ def title_text(parts: Iterable[Part]) -> str:
 
 
 def fallback_title(text: str) -> str:
-    """The first words, until a model has found better ones."""
+    """Return the first words of a message, used until a model has suggested a title."""
     return _first_words(text, mark="\N{HORIZONTAL ELLIPSIS}")
 
 
 def is_fallback_title(title: str, text: str) -> bool:
-    """Whether nobody has named the chat yet."""
-    # Titles of older versions were cut with three dots.
+    """Return whether the title is still the fallback."""
+    # Older versions cut titles with three dots.
     return title in ("", EMPTY_TITLE, fallback_title(text), _first_words(text, mark="..."))
 
 
 def clean_title(answer: str) -> str | None:
-    """A model's title without its quotes and line breaks; None when it is too long to be one."""
+    """Return a model's title without its quotes and line breaks; None if it is too long."""
     title = _one_line(answer).strip(_QUOTES + " ").rstrip(".")
     if not 1 <= len(title.split()) <= MAX_TITLE_WORDS or len(title) > MAX_TITLE:
         return None
@@ -62,7 +62,7 @@ def clean_title(answer: str) -> str | None:
 
 
 def clean_label(answer: str) -> str | None:
-    """Two to five words about the state of the work; None for anything else."""
+    """Return two to five words about the state of the work; None for anything else."""
     if "\n" in answer.strip():
         return None
     label = _one_line(answer).strip(_QUOTES + " ").rstrip(".")
@@ -73,7 +73,7 @@ def clean_label(answer: str) -> str | None:
 
 
 def clean_summary(answer: str) -> str | None:
-    """At most a thousand characters and six sentences."""
+    """Return the summary, cut to a thousand characters and six sentences."""
     summary = _one_line(answer)
     if not summary or len(summary) > MAX_SUMMARY or len(_SENTENCE_END.split(summary)) > MAX_SUMMARY_SENTENCES:
         return None
@@ -81,7 +81,7 @@ def clean_summary(answer: str) -> str | None:
 
 
 def report_summary(report: str) -> str | None:
-    """The first paragraph of prose of a subagent's report, without markup."""
+    """Return the first paragraph of prose of a subagent's report, without markup."""
     for paragraph in re.split(r"\n\s*\n", report):
         if _NOT_PROSE.match(paragraph) or not paragraph.strip():
             continue
@@ -92,7 +92,7 @@ def report_summary(report: str) -> str | None:
 
 
 def head_and_tail(text: str, limit: int) -> str:
-    """The text, or its two ends around a mark that says how much is missing."""
+    """Return the text, or its two ends around a mark with the number of missing characters."""
     if len(text) <= limit:
         return text
     mark = f"\n[... {len(text) - limit} characters omitted ...]\n"
@@ -102,7 +102,7 @@ def head_and_tail(text: str, limit: int) -> str:
 
 
 def transcript(turns: Sequence[tuple[str, str]], *, per_turn: int, limit: int) -> str:
-    """(who, what) pairs as lines for a model to read, bounded per turn and as a whole."""
+    """Return (speaker, text) pairs as lines for a model to read, bounded per turn and in total."""
     lines = [f"{who}: {head_and_tail(_trimmed(what), per_turn)}" for who, what in turns if what.strip()]
     return head_and_tail("\n\n".join(lines), limit)
 

@@ -1,9 +1,8 @@
-"""Makes tool calls and results of a prompt fit together, whatever the history looks like.
+"""Repair of a prompt's tool calls and results, so that every call has exactly one result.
 
 Providers reject a call without its result, a result without its call, and an id used twice; a rejected history would
-end the chat for good. The repair runs on every prompt, raises on nothing, and changes nothing when run again. What it
-does to a message depends only on the messages before the next assistant message, so a prefix keeps its bytes when
-the chat goes on.
+end the chat for good. The repair runs on every prompt, never raises, and is idempotent. Its effect on a message depends
+only on the messages before the next assistant message, so a prefix keeps its bytes when the chat grows.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ _NOT_IN_IDS = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def repair(messages: Iterable[PromptMessage]) -> tuple[PromptMessage, ...]:
-    """The same messages, with every local call followed by exactly one result and no other local result left.
+    """Return the messages with every local call followed by exactly one result, and without any other local result.
 
-    Calls that a provider executes itself never get a result here: theirs stand in assistant messages, and what is
-    wrong with those is the business of the wire.
+    Calls that a provider executes itself never get a result here: theirs are in assistant messages, and the wire
+    handles them.
     """
     repairing = Repairing()
     repairing.add(messages)
@@ -47,7 +46,7 @@ def repair(messages: Iterable[PromptMessage]) -> tuple[PromptMessage, ...]:
 
 
 class Repaired(NamedTuple):
-    """`call_ids` are the ids of all calls in the messages."""
+    """Repaired messages. `call_ids` are the ids of all calls in them."""
 
     messages: tuple[PromptMessage, ...]
     size_bytes: int
@@ -55,8 +54,9 @@ class Repaired(NamedTuple):
 
 
 class Repairing:
-    """The repair of a history that grows at its end. What stands before the last assistant message is settled: it is
-    not looked at again, and stays the same objects."""
+    """The repair of a history that grows at its end. Everything before the last assistant message is final: it is not
+    examined again, and keeps the same objects.
+    """
 
     def __init__(self) -> None:
         self._pairing = _Pairing()
@@ -77,7 +77,7 @@ class Repairing:
                 self._rest.append(tidy)
 
     def result(self) -> Repaired:
-        """The repair of all that was added so far."""
+        """Return the repair of everything added so far."""
         pairing = self._pairing.copy()
         last = tuple(pairing.stretch(self._assistant, self._rest))
         return Repaired((*self._settled, *last), self._size_bytes + sum_sizes(last), pairing.call_ids())
@@ -90,7 +90,7 @@ class Repairing:
 
 
 def _tidied(message: PromptMessage) -> PromptMessage:
-    """Only the parts its role can hold, with ids that every wire accepts."""
+    """Return the message with only the parts its role can hold, with ids that every wire accepts."""
     kept = tuple(_with_clean_id(part) for part in message.parts if _belongs(part, message.role))
     return message if kept == message.parts else msgspec.structs.replace(message, parts=kept)
 
@@ -111,11 +111,11 @@ def _with_clean_id(part: PromptPart) -> PromptPart:
 
 
 class _Pairing:
-    """Walks once from the first message to the last. Ids given out depend on earlier messages only."""
+    """One pass from the first message to the last. New ids depend on earlier messages only."""
 
     def __init__(self) -> None:
         self._used: set[str] = set()
-        # Ids as they were stored, of calls whose own result was found: another result for them is a copy.
+        # Stored ids of calls whose own result was found: another result for one of them is a copy.
         self._answered: set[str] = set()
 
     def copy(self) -> _Pairing:
@@ -127,7 +127,9 @@ class _Pairing:
         return frozenset(self._used)
 
     def stretch(self, assistant: PromptMessage | None, rest: Sequence[PromptMessage]) -> Iterator[PromptMessage]:
-        """An assistant message with what follows it up to the next one; None for what stands before them all."""
+        """Repair an assistant message and everything up to the next one; `None` stands for the messages before the
+        first.
+        """
         open_calls = _OpenCalls()
         results: list[PromptResult] = []
         if assistant is not None:
@@ -152,7 +154,7 @@ class _Pairing:
         yield from others
 
     def _open(self, assistant: PromptMessage, rest: Sequence[PromptMessage], calls: _OpenCalls) -> PromptMessage:
-        """The assistant message with unique ids for its local calls, and with its provider's results inside."""
+        """Return the assistant message with unique ids for its local calls, and with its provider's results inside."""
         parts: list[PromptPart] = []
         for part in assistant.parts:
             if not isinstance(part, PromptCall):
@@ -168,7 +170,7 @@ class _Pairing:
         return msgspec.structs.replace(assistant, parts=tuple(parts))
 
     def _take(self, found: Iterable[PromptResult], calls: _OpenCalls) -> list[PromptResult]:
-        """Those of the results that answer an open call, under the id that this call has now."""
+        """Return the results that answer an open call, under the current id of that call."""
         taken: list[PromptResult] = []
         for result in found:
             if call := calls.pop(result.id):
@@ -177,7 +179,7 @@ class _Pairing:
         return taken
 
     def _adopt(self, result: PromptResult) -> Iterator[PromptMessage]:
-        """A result whose call is not where it should be gets a call of its own; a copy and a nameless one vanish."""
+        """Add a call for a result whose call is missing; drop copies and results without a name."""
         if result.id in self._answered or not result.name.strip():
             return
         self._answered.add(result.id)
@@ -196,7 +198,7 @@ class _Pairing:
 
 
 class _OpenCalls:
-    """The local calls of one assistant message that wait for a result, by the id they were stored with."""
+    """The local calls of one assistant message that wait for a result, by stored id."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[PromptCall]] = {}
@@ -229,7 +231,7 @@ def _without(message: PromptMessage, dropped: Sequence[PromptResult]) -> PromptM
 def _provider_results_outside(
     call: PromptCall, assistant: PromptMessage, rest: Sequence[PromptMessage]
 ) -> Iterator[PromptResult]:
-    """A provider's result that was stored in a tool row moves behind its call, where wires look for it."""
+    """Move a provider's result that was stored in a tool row behind its call, where wires expect it."""
     if any(isinstance(part, PromptResult) and part.id == call.id for part in assistant.parts):
         return
     for message in rest:

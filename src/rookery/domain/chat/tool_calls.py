@@ -1,8 +1,8 @@
-"""Which tool calls are still open, and the results that answer them when nobody else will.
+"""Open tool calls, and the synthetic results that close them.
 
-Providers reject a history in which a call has no result. Two rules keep every committed history replayable:
-whatever inserts a user row first answers all open calls, and whatever leaves `requires_action` without results
-answers the open client calls. This one implementation serves the transitions, the worker and the stream.
+Providers reject a history in which a call has no result. Two rules keep every committed history replayable: a
+transition that inserts a user row first answers all open calls, and a transition that leaves `requires_action` without
+results answers the open client calls. Transitions, worker and stream share this implementation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rookery.domain.chat.parts import CONTENT_VERSION
 
 
 class CloseReason(StrEnum):
-    """Why a call got a synthetic result; the code that clients and models see."""
+    """The reason for a synthetic result; clients and models see this code."""
 
     NEW_USER_MESSAGE = "new_user_message"
     QUEUED_MESSAGE = "queued_message"
@@ -52,7 +52,7 @@ _SENTENCES = {
 
 
 class CallRow(msgspec.Struct, frozen=True):
-    """A live assistant or tool row of the turn, with as much of its content as calls and results need."""
+    """A live assistant or tool row of the turn, with the content that calls and results need."""
 
     id: int
     role: str
@@ -77,7 +77,7 @@ class SubmittedResult(msgspec.Struct, frozen=True):
 
 
 class _AnyPart(msgspec.Struct, frozen=True):
-    """The few fields of any part that matter here; parts that are no call and no result leave them out."""
+    """The few fields of a part that matter here; parts that are neither call nor result leave them out."""
 
     type: str = ""
     tool_call_id: str | None = None
@@ -86,7 +86,7 @@ class _AnyPart(msgspec.Struct, frozen=True):
 
 
 class _CallPart(msgspec.Struct, frozen=True):
-    """A call or a result, whole."""
+    """A complete call or result."""
 
     is_result: bool
     tool_call_id: str
@@ -98,9 +98,9 @@ _any_parts = msgspec.json.Decoder(tuple[_AnyPart, ...])
 
 
 def replay_token(chat_id: ChatId, message_id: int, tool_call_id: str) -> UUID:
-    """The idempotency key of a call, the same in every process that ever replays it.
+    """Return the idempotency key of a call, the same in every process that replays it.
 
-    Call ids alone repeat on some servers; with their message and chat they do not.
+    Some servers repeat call ids; together with message and chat they are unique.
     """
     return uuid5(chat_id, f"{message_id}:{tool_call_id}")
 
@@ -108,10 +108,10 @@ def replay_token(chat_id: ChatId, message_id: int, tool_call_id: str) -> UUID:
 def open_calls(
     rows: Iterable[CallRow], *, on_unreadable: Callable[[int], None] = lambda message_id: None
 ) -> tuple[OpenCall, ...]:
-    """The open calls of a turn, given its live assistant and tool rows in order.
+    """Return the open calls of a turn, given its live assistant and tool rows in order.
 
-    Provider-executed calls never count: their results live in the assistant row or come from the provider. A row
-    that cannot be read has no calls and no results (`on_unreadable` is told), so it can never wedge a chat.
+    Provider-executed calls never count: their results are in the assistant row or come from the provider. A row that
+    cannot be read has no calls and no results, so it can never block a chat; `on_unreadable` is called for it.
     """
     calls: dict[str, OpenCall] = {}
     for row in rows:
@@ -124,7 +124,7 @@ def open_calls(
             for tool_call_id in answered:
                 calls.pop(tool_call_id, None)
             continue
-        # Results inside an assistant row are the provider's; they answer calls of that row only.
+        # Results inside an assistant row are the provider's; they answer only calls of that row.
         for part in found:
             if not part.is_result and not part.provider_executed and part.tool_call_id not in answered:
                 calls[part.tool_call_id] = OpenCall(row.id, part.tool_call_id, part.tool_name)
@@ -132,7 +132,9 @@ def open_calls(
 
 
 def _read(row: CallRow) -> list[_CallPart] | None:
-    """The calls and results of a row; None when it cannot be read, be it for one part that lacks its id or name."""
+    """Return the calls and results of a row; None if it cannot be read, for example because a part lacks its id or
+    name.
+    """
     if row.content_version != CONTENT_VERSION:
         return None
     try:
@@ -150,12 +152,12 @@ def _read(row: CallRow) -> list[_CallPart] | None:
 
 
 def select_dynamic(calls: Sequence[OpenCall], tool_names: Collection[str]) -> tuple[OpenCall, ...]:
-    """The calls that a client executes: those of tools the chat declared at its creation."""
+    """Return the calls that the client executes: those of tools that the chat declared at its creation."""
     return tuple(call for call in calls if call.tool_name in tool_names)
 
 
 def select_by_token(calls: Sequence[OpenCall], tokens: Collection[UUID], *, chat_id: ChatId) -> tuple[OpenCall, ...]:
-    """Those of the calls whose replay token is among these."""
+    """Return the calls whose replay token is among these."""
     return tuple(call for call in calls if replay_token(chat_id, call.message_id, call.tool_call_id) in tokens)
 
 
@@ -168,9 +170,9 @@ def closure(
     note: str | None = None,
     created_by: UUID | None = None,
 ) -> NewMessage:
-    """The synthetic result of one call: its own row, visible to people and model, an error with a reason code.
+    """Return the synthetic result of one call: a row visible to people and model, an error with a reason code.
 
-    `created_by` is whoever decided it by an answer; nobody did where it only fell by the wayside.
+    `created_by` is the user whose answer decided it; None if no user decided.
     """
     result = parts.ToolResult(
         tool_call_id=call.tool_call_id,
@@ -183,9 +185,9 @@ def closure(
 
 
 def check_results(pending: Sequence[OpenCall], submitted: Sequence[SubmittedResult]) -> None:
-    """Refuse a submission that does not answer exactly the pending calls; the first problem wins.
+    """Refuse a submission unless it answers exactly the pending calls. The first problem is raised.
 
-    Order: walking the submission, duplicate before invalid JSON; then missing; then unexpected.
+    Order: in the order of the submission, duplicate before invalid JSON; then missing; then unexpected.
     """
     seen: set[str] = set()
     for result in submitted:
@@ -211,7 +213,7 @@ def result_rows(
     model_config_id: UUID,
     at: datetime,
 ) -> tuple[NewMessage, ...]:
-    """One tool row per checked result, in the order of the submission."""
+    """Return one tool row per checked result, in the order of the submission."""
     names = {call.tool_call_id: call.tool_name for call in pending}
     return tuple(
         NewMessage(

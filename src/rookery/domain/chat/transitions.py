@@ -1,7 +1,7 @@
-"""The transition table: which moves are legal, as data.
+"""The table of legal transitions, as data.
 
-Anything absent is refused. The store checks the state before a transition against the keys, and the state
-after it against the values; tests derive every legal triple and every illegal pair from here.
+A transition that is absent is refused. The store checks the state before a transition against the keys, and the state
+after it against the values; tests derive every legal triple and every illegal pair from this table.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ XW, XE0, XE1, INVALID = State.XW, State.XE0, State.XE1, State.INVALID
 
 
 class Transition(StrEnum):
-    """The name is the same word in table, code, log, metric, docs and UI."""
+    """Transitions. The name is the same in table, code, log, metric, docs and UI."""
 
     CREATE_CHAT = "create_chat"
     SET_ARCHIVED = "set_archived"
@@ -50,7 +50,7 @@ class Transition(StrEnum):
 
 
 class BusyBehavior(StrEnum):
-    """What a message sent to a busy chat does."""
+    """The handling of a message that is sent to a busy chat."""
 
     QUEUE = "queue"
     STEER = "steer"
@@ -71,7 +71,7 @@ Moves = dict[State, frozenset[State]]
 
 
 def _moves(**targets: str) -> Moves:
-    """`_moves(R1="R0 R1")`: from R1 to R0 or R1."""
+    """Parse `_moves(R1="R0 R1")`: from R1 to R0 or R1."""
     return {State[source]: frozenset(State[name] for name in names.split()) for source, names in targets.items()}
 
 
@@ -123,7 +123,7 @@ def is_legal(transition: Transition, source: State, target: State) -> bool:
     return target in TABLE[transition].get(source, frozenset())
 
 
-# How a refusal is said to people: what cannot be done, in the words of the UI.
+# Texts for refusals: what cannot be done, in the words of the UI.
 _CANNOT: dict[Transition, str] = {
     Transition.CREATE_CHAT: "This chat cannot be created again",
     Transition.SET_ARCHIVED: "This chat cannot be archived",
@@ -168,7 +168,7 @@ _QUEUE_UPKEEP = frozenset(transition for transition in Transition if "queue" in 
     Transition.SEND_MESSAGE_QUEUE
 }
 
-# What to do instead: by the transition where the state does not decide it, else by the state.
+# Suggested next steps: by transition where the state does not decide it, else by state.
 _INSTEAD: dict[Transition, str] = {
     Transition.INTERRUPT: "There is nothing to stop; send a message to go on.",
     Transition.COMPLETE_REQUIRES_ACTION: "Reload the chat to see what became of its tool calls.",
@@ -199,7 +199,7 @@ _WHEN: dict[Status, str] = {
 
 
 def refusal(transition: Transition, state: State) -> str:
-    """Why the transition is not possible in this state, and what to do next, as sentences for people."""
+    """Return why the transition is not possible in this state, and what to do next, as sentences for users."""
     cannot, status = _CANNOT[transition], STATUS_OF.get(state)
     if state is State.N:
         return f"{cannot}: the chat does not exist, or not any more. Look for it in the list of chats."
@@ -218,7 +218,7 @@ def refusal(transition: Transition, state: State) -> str:
 
 
 def reference_markdown() -> str:
-    """The table for `docs/reference/transitions.md`: one row per transition, one column per state it may start in."""
+    """Return the table for `docs/reference/transitions.md`: one row per transition, one column per starting state."""
     states = [state for state in State if state is not State.N]
     lines = [
         "# States and transitions",

@@ -1,6 +1,6 @@
-"""How a file of a user message reaches the model: as it is, as text, or as a note that says why not.
+"""Conversion of a user message's files for the model: as they are, as text, or as a note with the reason.
 
-Elements name things in attributes, which are escaped; what stands inside an element is the user's text, unchanged.
+Elements have attributes, which are escaped; the content of an element is the user's text, unchanged.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NAMELESS_TYPES = frozenset({"", "application/octet-stream"})
 
 
 class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A chat file with its bytes. `is_pasted`: the interface made it of a long text that the user pasted.
+    """A chat file with its bytes. `is_pasted`: the interface created it from a long text that the user pasted.
 
     `is_left_out`: it exists, and its bytes were not loaded because the prompt has no room for them.
     """
@@ -49,14 +49,14 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRules:
-    """What the target takes. `max_image_bytes` is the first size that is too large; None: no limit."""
+    """File limits of the target. `max_image_bytes` is the first size that is too large; None: no limit."""
 
     accepts: Callable[[str], bool]
     max_image_bytes: int | None = None
 
 
 class ImageTooLarge(ChatError):
-    """The message that is being answered holds an image the model's provider would refuse."""
+    """Raised if the message being answered holds an image that the model's provider would refuse."""
 
     def __init__(self, name: str | None, max_bytes: int) -> None:
         self.name = name
@@ -69,17 +69,17 @@ class ImageTooLarge(ChatError):
 
 
 def plain_type(media_type: str) -> str:
-    """The media type without its parameters, in lower case."""
+    """Return the media type without its parameters, in lower case."""
     return media_type.partition(";")[0].strip().lower()
 
 
 def convert(
     part: File, files: Mapping[UUID, StoredFile], *, rules: FileRules, is_newest: bool
 ) -> PromptText | PromptFile | None:
-    """What the model gets for one file; None for an empty one.
+    """Return what the model gets for one file; None for an empty one.
 
-    An image that is too large fails the message that is being answered, because its author can still act. In older
-    messages it becomes a note: a model switch must not end a chat over an image nobody talks about any more.
+    An image that is too large fails the message being answered, because its author can still act. In older messages it
+    becomes a note: a model switch must not end a chat over an old image.
     """
     file = _find(part, files)
     if file is None:
@@ -114,13 +114,13 @@ def is_too_large(media_type: str, size: int, *, rules: FileRules) -> bool:
 
 
 def omitted(media_type: str, name: str | None = None) -> str:
-    """The note that stands for media which is left out to save room."""
+    """Return the note for media that is left out to save room."""
     attributes = _attributes(name=name, type=plain_type(media_type))
     return f"<attachment-omitted{attributes}>Left out to save room.</attachment-omitted>"
 
 
 def quote(reference: FileReference) -> str:
-    """A quoted snippet as an element; without a body when the snippet is blank, without lines when it has none."""
+    """Return a quoted snippet as an element; without a body if the snippet is blank, without lines if it has none."""
     start, end = reference.start_line, reference.end_line
     lines = None if not end else str(start) if start == end else f"{start}-{end}"
     attributes = _attributes(path=reference.file_name, lines=lines)
@@ -130,7 +130,7 @@ def quote(reference: FileReference) -> str:
 
 
 def cut_utf8(data: bytes, max_bytes: int) -> bytes:
-    """At most `max_bytes` from the start, never ending inside a character."""
+    """Return at most `max_bytes` from the start, never ending inside a character."""
     if len(data) <= max_bytes:
         return data
     end = max_bytes
@@ -179,7 +179,7 @@ def _element(tag: str, attributes: str, body: str) -> str:
 
 
 def _attributes(**values: str | None) -> str:
-    """Attributes in the order given; those without a value are left out. Control characters would end the line."""
+    """Return attributes in the given order, without those that have no value. Control characters would end the line."""
     shown = {
         name: html.escape("".join(char if char.isprintable() else " " for char in value))
         for name, value in values.items()

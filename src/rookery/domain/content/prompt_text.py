@@ -1,7 +1,7 @@
-"""Cleans the prompt text of admins, users and files before a model reads it.
+"""Sanitizing of prompt text from administrators, users and files.
 
-Characters that nobody sees can carry instructions that nobody reviewed, and turn text around on the screen. The
-zero-width non-joiner stays: Persian and other scripts need it to be spelled right.
+Invisible characters can carry instructions that no one reviewed, and can reorder text on the screen. The zero-width
+non-joiner stays: Persian and other scripts need it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _INVISIBLE = re.compile(
 )
 _TRAILING_SPACES = re.compile(r"[^\S\n]+$", re.MULTILINE)
 _MANY_NEWLINES = re.compile(r"\n{3,}")
-# An unclosed comment hides the rest of the file from people who read it rendered, so it goes as well.
+# An unclosed comment hides the rest of the file in rendered form, so the rest is removed as well.
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 
 
 def clean(text: str) -> str:
-    """The text without what people cannot see. Cleaning twice changes nothing."""
+    """Return the text without invisible characters. Idempotent."""
     text = text.replace("\r\n", "\n")
     text = _INVISIBLE.sub("", text)
     text = _TRAILING_SPACES.sub("", text)
@@ -30,12 +30,12 @@ def clean(text: str) -> str:
 
 
 def clean_markdown(text: str) -> str:
-    """As `clean`, and without HTML comments: an instruction file is judged by how it is shown."""
+    """Clean as `clean` does, and remove HTML comments: an instruction file is judged by its rendered form."""
     return clean(_COMMENT.sub("", text))
 
 
 def check_prompt(text: str, *, field: str) -> str:
-    """The cleaned prompt as it is stored; `InvalidInput` when it is larger than a prompt may be."""
+    """Return the cleaned prompt as stored. Raises `InvalidInput` if it is larger than a prompt may be."""
     cleaned = clean(text)
     # Lone surrogates are stored as U+FFFD, which has three bytes as well.
     size = len(cleaned.encode("utf-8", "surrogatepass"))

@@ -1,7 +1,7 @@
-"""The language of `q`, in which people ask for chats: words to search for, and `key:value` terms. Pure.
+"""The query language of chat search (`q`): words to search for, and `key:value` terms. Pure.
 
-Terms are separated by spaces and must all hold. A value with spaces or colons stands in quotes, with `\\"` for a quote
-inside. What has no key is a full-text search, whose own syntax (phrases, OR, -word) is left for the database to read.
+Terms are separated by spaces and must all hold. A value with spaces or colons is quoted, with `\\"` for a quote
+inside. Terms without a key form a full-text search, whose syntax (phrases, OR, -word) the database parses.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ E = TypeVar("E", bound=StrEnum)
 
 
 class Source(StrEnum):
-    """Why a chat is in somebody's list."""
+    """The reason why a chat is in a user's list."""
 
     CREATED_BY_ME = "created_by_me"
     SHARED_WITH_ME = "shared_with_me"
@@ -41,7 +41,7 @@ class Archived(StrEnum):
 
 
 class Client(StrEnum):
-    """With what a chat was begun."""
+    """The client with which a chat was created."""
 
     UI = "ui"
     API = "api"
@@ -54,9 +54,9 @@ class _Truth(StrEnum):
 
 
 class ChatQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """What chats to list. None, and an empty tuple, is "any"; everything given must hold.
+    """The chats to list. None, and an empty tuple, means "any"; all given conditions must hold.
 
-    Each entry of `search` is a full-text search of its own. `owner`, `workspace` and `model` are an id or a name, and
+    Each entry of `search` is a separate full-text search. `owner`, `workspace` and `model` are an id or a name, and
     `owner` may be `ME`.
     """
 
@@ -79,7 +79,7 @@ class ChatQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Term(msgspec.Struct, frozen=True):
-    """A term as it was written, and where its quoted pieces are; `colon` is the first one outside of quotes."""
+    """A term as written, with the ranges of its quoted pieces; `colon` is the first one outside of quotes."""
 
     text: str
     quoted: tuple[tuple[int, int], ...]
@@ -94,7 +94,7 @@ class _Term(msgspec.Struct, frozen=True):
 
 
 class _Value(msgspec.Struct, frozen=True):
-    """What stands behind the colon of a term, with its quotes taken off."""
+    """The value after the colon of a term, without its quotes."""
 
     term: _Term
     text: str
@@ -104,7 +104,7 @@ class _Value(msgspec.Struct, frozen=True):
 
 
 def parse(query: str) -> ChatQuery:
-    """What the query asks for; `InvalidInput`, which quotes the term, when it cannot be read."""
+    """Parse the query. Raises `InvalidInput`, which quotes the term, if it cannot be read."""
     if len(query) > MAX_CHARS:
         raise InvalidInput(
             FIELD, f"A search can have at most {MAX_CHARS:,} characters; this one has {len(query):,}. Shorten it."
@@ -128,7 +128,7 @@ def parse(query: str) -> ChatQuery:
 
 
 def parse_label(text: str) -> tuple[str, str]:
-    """The query parameter `label`, which is `key:value`."""
+    """Parse the query parameter `label`, which is `key:value`."""
     key, colon, value = text.partition(":")
     if not (key and colon and value):
         raise InvalidInput("label", f"The label {_shown(text)} is not of the form key:value.")
@@ -140,7 +140,7 @@ def parse_label(text: str) -> tuple[str, str]:
 
 
 def _terms(query: str) -> Iterator[_Term]:
-    """The pieces between spaces that stand outside of quotes. A quote that nothing closes is a character."""
+    """Return the pieces between spaces outside of quotes. An unclosed quote is an ordinary character."""
     start = 0
     while start < len(query):
         if query[start].isspace():
@@ -161,7 +161,7 @@ def _terms(query: str) -> Iterator[_Term]:
 
 
 def _closing(query: str, opening: int) -> int:
-    """The place of the quote that closes this one, or -1."""
+    """Return the index of the quote that closes this one, or -1."""
     at = query.find('"', opening + 1)
     while at > 0 and query[at - 1] == "\\":
         at = query.find('"', at + 1)
@@ -188,7 +188,7 @@ def _read(term: _Term) -> tuple[str, object]:
 
 
 def _unquoted(term: _Term) -> str:
-    """The value without its quotes. Outside of them it holds neither a quote nor a further colon."""
+    """Return the value without its quotes. Outside of them it holds neither a quote nor a further colon."""
     pieces = []
     at = term.colon + 1
     for opening, closing in (*term.quoted, (len(term.text), len(term.text))):
@@ -236,7 +236,7 @@ def _id_or_name(value: _Value) -> UUID | str:
         found = UUID(text)
     except ValueError:
         return text
-    # UUID() takes other spellings too, and those may well be names.
+    # UUID() accepts other spellings, too, and those may be names.
     return found if str(found) == text.lower() else text
 
 
@@ -256,7 +256,7 @@ _MOMENT = re.compile(rf"{_DATE.pattern}[Tt][0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}(\.[0
 
 
 def _moment(value: _Value) -> datetime:
-    """A date is its first moment, in UTC."""
+    """Return the moment; a date means its first moment, in UTC."""
     text = value.text.strip().upper()
     try:
         if _DATE.fullmatch(text):
@@ -292,5 +292,5 @@ _FIELDS = {"label": "labels"}
 
 
 def _shown(text: str) -> str:
-    """The text as an answer can carry it: it may hold what cannot be encoded."""
+    """Return the text in a form that an answer can carry: it may hold characters that cannot be encoded."""
     return "'" + "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text) + "'"

@@ -1,4 +1,4 @@
-"""Shell text as people want to see it at a glance: which programs it runs. Never used to judge or to run it."""
+"""The programs that a shell text runs, for display. Never used to judge or to run it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ MAX_COMMANDS = 20
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=.*", re.DOTALL)
 _SEPARATORS = frozenset({"&&", "||", ";", "|", "&", "|&", ";;", "(", ")", "\n"})
 _REDIRECT = re.compile(r"\d*(?:>>?|<<?<?|>\||&>>?|<>)&?")
-# Words that begin or end a compound; what stands behind them is a command of its own.
+# Keywords that begin or end a compound; a command follows them.
 _KEYWORDS = frozenset({"if", "then", "else", "elif", "fi", "while", "until", "do", "done", "{", "}", "!", "time"})
-# What cannot be told apart by words alone.
+# Syntax that words alone cannot distinguish.
 _OPAQUE = frozenset({"for", "case", "select", "function", "coproc", "[["})
 
 
 def parsed_commands(text: str) -> tuple[tuple[str, ...], ...] | None:
-    """`(program,)` or `(program, first word that is no option)` for each simple command; None if it is not clear."""
+    """Return `(program,)` or `(program, first word that is not an option)` for each simple command; None if unclear."""
     if len(text) > MAX_CHARS or "<<" in text or "`" in text or "$(" in text:
         return None
     try:
@@ -67,7 +67,7 @@ def _without_redirects(words: list[str]) -> list[str]:
         elif _REDIRECT.fullmatch(word):
             skip = True
             if kept and kept[-1].isdigit():
-                kept.pop()  # the number of the stream, which the lexer sets apart
+                kept.pop()  # the stream's number, which the lexer splits off
         else:
             kept.append(word)
     return kept

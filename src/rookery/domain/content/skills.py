@@ -1,7 +1,7 @@
-"""Skills: instructions for certain tasks, kept in files with a head that names and describes them.
+"""Skills: instructions for certain tasks, in files whose front matter names and describes them.
 
-Front matter is the part of YAML that such heads use (`name: text`, quotes, folded and literal blocks); what is more is
-ignored, and nothing in it is ever evaluated.
+The front matter reader supports the part of YAML that such files use (`name: text`, quotes, folded and literal blocks).
+Everything else is ignored, and nothing is ever evaluated.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ESCAPES = {"n": "\n", "t": "\t", '"': '"', "\\": "\\", "/": "/", "r": "\r", "0"
 
 
 class SkillFile(msgspec.Struct, frozen=True):
-    """A SKILL.md that may be used. `directory` is where its other files are, in the workspace."""
+    """A valid SKILL.md. `directory` is the folder of its other files, in the workspace."""
 
     name: str
     description: str
@@ -37,7 +37,7 @@ class SkillFile(msgspec.Struct, frozen=True):
 
 
 class SkillProblem(ValueError):
-    """Why a file is no skill, for the list of what a workspace offers."""
+    """The reason why a file is not a skill, for the list of what a workspace offers."""
 
 
 class AmbiguousSkill(LookupError):
@@ -56,7 +56,7 @@ def is_name(name: str) -> bool:
 
 
 def read(text: str, *, folder: str) -> tuple[str, str, str]:
-    """Name, description and body of a SKILL.md in this folder; `SkillProblem` when it cannot be used."""
+    """Return name, description and body of a SKILL.md in this folder, or a `SkillProblem` if it cannot be used."""
     head, body = split_front_matter(text)
     if head is None:
         raise SkillProblem("It does not begin with front matter (--- name: ... ---).")
@@ -70,12 +70,12 @@ def read(text: str, *, folder: str) -> tuple[str, str, str]:
 
 
 def body_text(text: str) -> str:
-    """The instructions as a model reads them: without front matter, comments and what nobody can see."""
+    """Return the instructions for a model: without front matter, comments and invisible characters."""
     return prompt_text.clean_markdown(split_front_matter(text)[1])
 
 
 def split_front_matter(text: str) -> tuple[Mapping[str, str] | None, str]:
-    """The head and the rest. A head that does not end is body."""
+    """Return the front matter and the rest. Unclosed front matter counts as body."""
     text = text.removeprefix("\ufeff").replace("\r\n", "\n")
     if not (begin := _FENCE.match(text)) or not (end := _FENCE_END.search(text, begin.end())):
         return None, text
@@ -83,7 +83,7 @@ def split_front_matter(text: str) -> tuple[Mapping[str, str] | None, str]:
 
 
 def aliases(skills: Iterable[SkillFile]) -> dict[str, SkillFile]:
-    """By the name each is listed under: bare where only one source has it."""
+    """Return the skills by listed name: the bare name where only one source has it."""
     found = list(skills)
     times: dict[str, int] = {}
     for skill in found:
@@ -92,7 +92,7 @@ def aliases(skills: Iterable[SkillFile]) -> dict[str, SkillFile]:
 
 
 def find(skills: Sequence[SkillFile], name: str) -> SkillFile:
-    """By bare or qualified name; raises `NoSuchSkill` or `AmbiguousSkill`."""
+    """Return a skill by bare or qualified name. Raises `NoSuchSkill` or `AmbiguousSkill`."""
     wanted = name.strip()
     source, _, bare = wanted.rpartition("/")
     matching = [skill for skill in skills if skill.name == bare and source in ("", skill.source)]

@@ -1,6 +1,6 @@
-"""The piece of a text that shows why a search found it. Pure; plain text, without marks.
+"""Search snippets: the piece of a text that shows why a search found it. Pure; plain text, without marks.
 
-Only an approximation of what the database matched: it looks for the words of the query, not for its logic.
+A snippet approximates what the database matched: it looks for the words of the query, not for its logic.
 """
 
 from __future__ import annotations
@@ -8,19 +8,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-# How much of a text is looked at. Chosen: a hit further on shows the beginning instead, and a page stays small.
+# The length of text that is searched. Chosen: a later hit shows the beginning instead, and a page stays small.
 SOURCE_CHARS = 10_000
 MAX_CHARS = 160
 _LEAD_CHARS = 60
 
 _SPACES = re.compile(r"\s+")
-# What a web search does not look for: the word after a minus, or the whole phrase.
+# Terms that a web search excludes: the word after a minus, or the whole phrase.
 _NOT_WANTED = re.compile(r'(?:^|(?<=\s))-(?:"[^"]*"|\S+)')
 _WORD = re.compile(r"\w+")
 
 
 def snippet(text: str, queries: Iterable[str]) -> str:
-    """The text around the first of the words that the queries look for; its beginning when there is none."""
+    """Return the text around the first of the words that the queries look for; its beginning if there is none."""
     shown = _SPACES.sub(" ", text[:SOURCE_CHARS]).strip()
     words = [word for query in queries for word in _WORD.findall(_NOT_WANTED.sub(" ", query)) if word.lower() != "or"]
     at = _first(shown, words)
@@ -39,6 +39,6 @@ def _first(text: str, words: list[str]) -> int:
 
 
 def _word_start(text: str, at: int, *, before: int) -> int:
-    """The beginning of a word at or after a place, if there is one before the hit."""
+    """Return the beginning of a word at or after an index, if there is one before the hit."""
     space = text.find(" ", at, before)
     return space + 1 if space >= 0 else at

@@ -1,6 +1,6 @@
-"""What may be uploaded, judged by the bytes: whatever a client calls a file, nobody gets it as something else.
+"""Types of uploaded files, detected from their bytes: a file is never served as a type that it is not.
 
-Of SVG nothing is taken: it is a program that runs where it is shown.
+SVG is refused: it is a program that runs where it is shown.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PNG, JPEG, GIF, WEBP = "image/png", "image/jpeg", "image/gif", "image/webp"
 SVG = "image/svg+xml"
 PLAIN, MARKDOWN, CSV, JSON, PDF = "text/plain", "text/markdown", "text/csv", "application/json", "application/pdf"
 ALLOWED_TYPES = frozenset({PNG, JPEG, GIF, WEBP, PLAIN, MARKDOWN, CSV, JSON, PDF})
-# What is said of a file of which nothing is known.
+# The type of a file of which nothing is known.
 UNKNOWN = "application/octet-stream"
 
 _REFINED = frozenset({MARKDOWN, CSV, JSON})
@@ -29,15 +29,15 @@ _BY_EXTENSION = {".md": MARKDOWN, ".markdown": MARKDOWN, ".csv": CSV, ".json": J
 
 _CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _SEPARATORS = re.compile(r"[/\\]")
-# Everything XML allows before its root element.
+# Everything that XML allows before its root element.
 _BEFORE_ROOT = re.compile(r"\s+|<\?.*?\?>|<!--.*?-->|<!DOCTYPE[^>\[]*(?:\[.*?\]\s*)?>", re.DOTALL | re.IGNORECASE)
 _SVG_ROOT = re.compile(r"<(?:[\w.-]+:)?svg[\s/>]", re.IGNORECASE)
-# A text holds no control characters but tabs, line ends, form feeds and the escapes of coloured output.
+# A text holds no control characters except tabs, line ends, form feeds and the escapes of colored output.
 _NOT_TEXT = re.compile(rb"[\0-\x08\x0e-\x1a\x1c-\x1f]")
 
 
 def checked_type(data: bytes, *, name: str, declared: str | None) -> str:
-    """The type of a file that may be stored; `InvalidInput` for any other, or one that is not what it is called."""
+    """Return the type of a file that may be stored. Raises `InvalidInput` for others, and for a false declared type."""
     if _is_svg(data):
         raise InvalidInput("file", "SVG files are not accepted, because they can hold programs. Send a PNG.")
     found = _detect(data, name)
@@ -52,7 +52,7 @@ def checked_type(data: bytes, *, name: str, declared: str | None) -> str:
 
 
 def detected_type(data: bytes, *, name: str) -> str:
-    """What a file is, whether or not people may upload it: tools attach what they find."""
+    """Return the type of a file, whether or not users may upload it: tools attach what they find."""
     if _is_svg(data):
         return SVG
     return _detect(data, name) or UNKNOWN
@@ -61,12 +61,12 @@ def detected_type(data: bytes, *, name: str) -> str:
 def _agrees(said: str, found: str) -> bool:
     if said in (found, UNKNOWN) or (said == PLAIN and found in _REFINED):
         return True
-    # Source code and the like: a text of a kind that is not kept apart.
+    # Source code and the like: text without a type of its own.
     return found == PLAIN and said.startswith("text/") and said not in ALLOWED_TYPES
 
 
 def cleaned_name(name: str) -> str:
-    """The name as it is stored: no path, nothing that cannot be seen, at most 255 bytes."""
+    """Return the name as stored: no path, no invisible characters, at most 255 bytes."""
     name = _CONTROL.sub("", _SEPARATORS.sub("", name)).strip()
     name = cut_utf8(name.encode(), MAX_NAME_BYTES).decode().strip()
     if not name:
@@ -79,7 +79,7 @@ def is_text(media_type: str) -> bool:
 
 
 def is_shown_inline(media_type: str) -> bool:
-    """Whether a browser may show it; anything else is saved."""
+    """Return whether a browser may display it; other types are saved."""
     return media_type in ALLOWED_TYPES and media_type != PDF
 
 
@@ -120,7 +120,7 @@ def _is_json(text: str) -> bool:
 
 
 def _is_svg(data: bytes) -> bool:
-    """Whether the root element is `svg`, in any encoding in which a browser would see it."""
+    """Return whether the root element is `svg`, in any encoding that a browser would recognize."""
     is_wide = data[:2] in (b"\xff\xfe", b"\xfe\xff")
     if not is_wide and not data.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"<"):
         return False
@@ -133,7 +133,7 @@ def _is_svg(data: bytes) -> bool:
 
 
 def _check_size(data: bytes, media_type: str) -> None:
-    """Refuse images that take more memory to show than their bytes let expect."""
+    """Refuse images that need much more memory to display than their size suggests."""
     size = {PNG: _png_size, JPEG: _jpeg_size, GIF: _gif_size, WEBP: _webp_size}[media_type](data)
     if size is None:
         raise InvalidInput("file", "The image is damaged: its size cannot be read.")
@@ -157,7 +157,7 @@ def _gif_size(data: bytes) -> tuple[int, int] | None:
 
 def _jpeg_size(data: bytes) -> tuple[int, int] | None:
     for marker, segment in _jpeg_segments(data):
-        # SOF0 to SOF15, without the three of these numbers that mean something else.
+        # SOF0 to SOF15, without the three numbers that have another meaning.
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC) and len(segment) >= 5:
             height, width = struct.unpack(">HH", segment[1:5])
             return width, height
@@ -168,7 +168,7 @@ def _jpeg_segments(data: bytes) -> Iterator[tuple[int, bytes]]:
     place = 2
     while place + 4 <= len(data) and data[place] == 0xFF:
         marker = data[place + 1]
-        if marker == 0xFF:  # filling
+        if marker == 0xFF:  # padding
             place += 1
             continue
         if marker == 0x01 or 0xD0 <= marker <= 0xD9:  # stands alone

@@ -1,4 +1,4 @@
-"""How many tokens a model reads: what was configured, catalogued, reported and learned, and which of it counts."""
+"""Context windows of models: the configured, catalogued, reported and learned sizes, and the effective one."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from enum import StrEnum
 
 import msgspec
 
-# A request is estimated at three bytes a token, which is wrong by up to a third. A refusal below this part of the
-# window says that the window is smaller than believed; above it, the estimate may be what is wrong.
+# A request is estimated at three bytes a token, which is wrong by up to a third. A refusal below this share of the
+# window shows that the window is smaller than assumed; above it, the estimate may be wrong.
 _SURE_PERCENT = 75
 DIFFERENCE_PERCENT = 10
-# Chosen: no model reads less. What a refusal seems to say below that is about something else, and would leave a model
-# that nobody can use.
+# Chosen: every model reads at least this much. A refusal that suggests less has another cause, and would make the model
+# unusable.
 MIN_NAMED_TOKENS = 1000
 MIN_GUESSED_TOKENS = 2000
 
 
 class LearnedFrom(StrEnum):
-    """The provider's own words, or a guess after a refusal that named no number."""
+    """The source of a learned window: the provider's number, or a guess after a refusal that named none."""
 
     PROVIDER = "provider"
     HALVING = "halving"
 
 
 class Windows(msgspec.Struct, frozen=True, kw_only=True):
-    """The windows of one model config, in tokens; None or 0 is "not known"."""
+    """The windows of one model config, in tokens; None or 0 means unknown."""
 
     configured: int | None = None
     catalogued: int | None = None
@@ -34,12 +34,12 @@ class Windows(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def effective(self) -> int | None:
-        """The smallest that is known decides: a request that is too long for any of them is refused."""
+        """The smallest known window: a request that is too long for any of them is refused."""
         return smallest(self.configured, self.catalogued, self.reported, self.learned)
 
     @property
     def differs(self) -> bool:
-        """Whether somebody says something else than the configuration, by more than a tenth."""
+        """Whether another source differs from the configuration by more than a tenth."""
         configured = self.configured or 0
         others = (self.catalogued, self.reported, self.learned)
         return configured > 0 and any(
@@ -53,19 +53,19 @@ class Learned(msgspec.Struct, frozen=True):
 
 
 def smallest(*limits: int | None) -> int | None:
-    """The smallest positive one; None when there is none."""
+    """Return the smallest positive one; None if there is none."""
     return min((limit for limit in limits if limit is not None and limit > 0), default=None)
 
 
 def learn(
     window: int | None, *, estimated: int, maximum: int | None, can_guess: bool = True, read_tokens: int = 0
 ) -> Learned | None:
-    """What a refusal teaches about a window; None when it only says that this request was too long.
+    """Return what a refusal teaches about a window; None if it only shows that this request was too long.
 
-    `estimated` is our own estimate of the refused request, `maximum` what the provider named. Without a number the
-    window is guessed: at most half of what was believed, and about what was refused. `can_guess` is false when the
-    refusal may be about something other than the window. A guess is never less than `read_tokens`, which the model has
-    read before, nor less than a quarter of what was believed: it counts for everybody who uses the model.
+    `estimated` is our estimate of the refused request, `maximum` the number that the provider named. Without a number
+    the window is guessed: at most half of the assumed window, and about the size of the refused request. `can_guess` is
+    false if the refusal may have another cause. A guess is never less than `read_tokens`, which the model has read
+    before, nor less than a quarter of the assumed window, because it applies to all users of the model.
     """
     known = window if window is not None and window > 0 else None
     if maximum is not None and maximum >= MIN_NAMED_TOKENS:

@@ -1,7 +1,7 @@
-"""Options of providers and model configs: which exist, for which provider types, and what values they take.
+"""Options of providers and model configs, by provider type, with their allowed values.
 
-What is not listed is refused by name, so that a typo never passes silently. The wires read `ModelOptions`; this module
-knows nothing of what they send.
+An option that is not listed is refused by name, so a typo never passes silently. The wires read `ModelOptions`; this
+module does not depend on what they send.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class ProviderType(StrEnum):
     SCRIPTED = "scripted"
 
 
-# The others are told their address, or need none: a script, or a library that knows it.
+# The other types have a configured address, or need none: a script, or a library that knows it.
 DEFAULT_BASE_URLS: Mapping[str, str] = {
     ProviderType.ANTHROPIC: "https://api.anthropic.com",
     ProviderType.OPENAI: "https://api.openai.com/v1",
     ProviderType.OPENROUTER: "https://openrouter.ai/api/v1",
     ProviderType.GOOGLE: "https://generativelanguage.googleapis.com",
 }
-# These work without a key: the machine's own credentials, a server at home that asks for none, or no server at all.
+# These work without a key: credentials of the machine, a local server that asks for none, or no server.
 KEYLESS: frozenset[str] = frozenset(
     {
         ProviderType.BEDROCK,
@@ -59,7 +59,7 @@ Domains: TypeAlias = Annotated[tuple[Annotated[str, Meta(pattern=r"^[^\s/]+(/\S*
 
 
 class EffortRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a chat gets unasked, and the most it may ask for."""
+    """The default effort of a chat, and the highest it may request."""
 
     default: Effort
     max: Effort
@@ -70,7 +70,7 @@ class ThinkingBudget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CapabilityOverrides(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What an administrator knows better than the catalog; the names are those of `llm.types.Capabilities`."""
+    """Capabilities that an administrator sets over the catalog; the names are those of `llm.types.Capabilities`."""
 
     max_output: Count | None = None
     efforts: tuple[Effort, ...] | None = None
@@ -82,7 +82,7 @@ class CapabilityOverrides(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
 
 class ModelOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Every option there is; None is "not set". `FAMILIES` says which provider type takes which."""
+    """All options; None means "not set". `FAMILIES` lists the options of each provider type."""
 
     # common
     max_output_tokens: Count | None = None
@@ -201,10 +201,10 @@ FAMILIES: Mapping[ProviderType, frozenset[str]] = {
 
 
 class ProviderOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Options of a provider. `headers` go with every request and may replace all but those that authenticate.
+    """Options of a provider. `headers` are sent with every request and may replace all but the authentication headers.
 
-    `send_user_hash` tells the provider which calls are of one user, and not who that is. `auth_style` and `api_version`
-    are for gateways that speak Anthropic's wire in their own way.
+    `send_user_hash` lets the provider group calls by user without identifying the user. `auth_style` and `api_version`
+    are for gateways that use a variant of Anthropic's wire.
     """
 
     headers: Mapping[str, Annotated[str, Meta(max_length=8192)]] = {}
@@ -256,7 +256,7 @@ def parse_provider_options(type_: ProviderType, raw: Mapping[str, object]) -> Pr
 
 
 def read_model_options(stored: str | bytes) -> ModelOptions:
-    """Options as stored. What a newer version added is left out: an old replica works with what it knows."""
+    """Return stored options. Options of a newer version are left out, so that an old replica can work."""
     return _read(ModelOptions, stored)
 
 
@@ -282,7 +282,7 @@ def _parse(struct: type[S], raw: Mapping[str, object], *, allowed: frozenset[str
         try:
             values[name] = msgspec.convert(value, type=types[name])
         except msgspec.ValidationError as error:
-            # The message names types and places, never the value.
+            # The message names types and fields, never the value.
             raise InvalidInput(f"options.{name}", f"Option {name}: {error}.") from None
         _check_storable(name, value)
     return struct(**values)
@@ -301,7 +301,7 @@ def _read(struct: type[S], stored: str | bytes) -> S:
 
 
 def _check_storable(name: str, value: object) -> None:
-    """What JSON or PostgreSQL cannot hold is refused here, where the option still has a name."""
+    """Refuse values that JSON or PostgreSQL cannot hold, here where the option's name is known."""
     if isinstance(value, str) and re.search("[\0\ud800-\udfff]", value):
         raise InvalidInput(f"options.{name}", f"Option {name} contains characters that cannot be stored.")
     if isinstance(value, float) and not math.isfinite(value):
