@@ -157,7 +157,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContextFile(msgspec.Struct, frozen=True, kw_only=True):
-    """An instruction file that was in force, without its text."""
+    """An instruction file that was in effect, without its text."""
 
     path: str
     size: int = 0
@@ -422,10 +422,11 @@ class NewToken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Offers(msgspec.Struct, frozen=True, kw_only=True):
-    """What "always" would permit: in this chat whatever the question was about, for the user this very call.
+    """The patterns an "always" answer would permit: in this chat what the question was about, for the user exactly this
+    call.
 
-    None where no pattern says it exactly, because the call is too long for one, say; then one has to be given. `tool`
-    is what the rule names instead of the tool's own name, for tools of MCP servers.
+    None where no pattern can express it, for example because the call is too long; then the user has to supply one.
+    `tool` is the name in the rule, for tools of MCP servers instead of the tool's own name.
     """
 
     chat: dict[str, str] | None = None
@@ -574,12 +575,11 @@ class RequestedWorkspace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """`tool` is a glob over the tool's name, `mcp:SERVER/TOOL` for tools of MCP servers. Every path in `match` has to
-    match; arguments it does not name may be anything. `reason` is told to the model when the rule denies.
+    """An approval rule. `tool` is a glob over the tool's name, `mcp:SERVER/TOOL` for tools of MCP servers. Every path in
+    `match` has to match; other arguments may have any value. The model gets `reason` when the rule denies.
 
-    `problem` is there for a stored rule that is not valid any more: it counts for every call of its tool if it
-    restricts, and for none if it permits. A field that this version does not know may narrow the rule: such a rule
-    cannot be read.
+    `problem` is set for a stored rule that is no longer valid: it matches every call of its tool if it restricts, and
+    none if it permits. A field unknown to this version may narrow the rule, so a rule with one cannot be read.
     """
 
     tool: str

@@ -48,7 +48,7 @@ export interface ActionRequired {
   deadline_at: string | null;
 }
 
-/** Whether administrators may read the chats of others: not at all, with a reason that the owner sees, or freely. */
+/** Administrators' access to the chats of other users: none, with a reason that the owner sees, or unrestricted. */
 export type AdminAccess = "break_glass" | "full" | "none";
 
 /** How many chats would be archived, and how many archived ones removed. 1,000 archived may stand for more. */
@@ -99,7 +99,7 @@ export interface AuditSettingsValues {
   retention_days?: number;
 }
 
-/** What a message sent to a busy chat does. */
+/** The handling of a message that is sent to a busy chat. */
 export type BusyBehavior = "queue" | "steer" | "interrupt";
 
 export interface ChatChanged {
@@ -213,7 +213,7 @@ export interface ChatView {
   action?: Action | null;
 }
 
-/** An instruction file that was in force, without its text. */
+/** An instruction file that was in effect, without its text. */
 export interface ContextFile {
   path: string;
   size?: number;
@@ -297,10 +297,10 @@ export interface DebugUpdate {
   run_id: string | null;
 }
 
-/** What a person answers. */
+/** A user's answer. */
 export type Decision = "approve" | "deny";
 
-/** What becomes of calls that no rule matches. */
+/** The treatment of calls that no rule matches. */
 export type Default = "allow" | "ask";
 
 /** A repository as it was last seen. */
@@ -422,7 +422,7 @@ export interface FiguresView {
   runtime_ms: number;
 }
 
-/** `data` is base64; a file that is stored has a `file_id` instead. Of a stored file clients need not send the `media_type`: the server knows it (`submission.with_facts`). */
+/** A file. `data` is base64; a stored file has a `file_id` instead. For a stored file, clients need not send the `media_type`: the server knows it (`submission.with_facts`). */
 export interface File {
   type: "file";
   media_type?: string;
@@ -583,13 +583,13 @@ export interface HistoryReset {
   first_message_id: number | null;
 }
 
-/** For the model only. */
+/** Context that a hook adds, for the model only. */
 export interface HookContext {
   type: "hook-context";
   text: string;
 }
 
-/** For people only. */
+/** A notice that a hook adds, for people only. */
 export interface HookNotice {
   type: "hook-notice";
   text: string;
@@ -763,7 +763,7 @@ export interface McpServerView {
   decided_at: string | null;
 }
 
-/** `changed`: the owner has answered about another entry of this name. */
+/** The consent state. `changed`: the owner answered about another entry of this name. */
 export type McpState = "agreed" | "asked" | "changed" | "denied";
 
 /** Oneself. `permissions` are what this login or token may do beyond one's own things: `resource:action`. `access_notice` tells what administrators did since the last notice was dismissed; null to tokens without the scope `all`. `warnings` are about the server, for administrators. */
@@ -966,7 +966,7 @@ export interface NewUserBody {
   password?: string | null;
 }
 
-/** What "always" would permit: in this chat whatever the question was about, for the user this very call. None where no pattern says it exactly, because the call is too long for one, say; then one has to be given. `tool` is what the rule names instead of the tool's own name, for tools of MCP servers. */
+/** The patterns an "always" answer would permit: in this chat what the question was about, for the user exactly this call. None where no pattern can express it, for example because the call is too long; then the user has to supply one. `tool` is the name in the rule, for tools of MCP servers instead of the tool's own name. */
 export interface Offers {
   chat?: Record<string, string> | null;
   user?: Record<string, string> | null;
@@ -1366,7 +1366,7 @@ export interface RetryView {
   status_code?: number | null;
 }
 
-/** `tool` is a glob over the tool's name, `mcp:SERVER/TOOL` for tools of MCP servers. Every path in `match` has to match; arguments it does not name may be anything. `reason` is told to the model when the rule denies. `problem` is there for a stored rule that is not valid any more: it counts for every call of its tool if it restricts, and for none if it permits. A field that this version does not know may narrow the rule: such a rule cannot be read. */
+/** An approval rule. `tool` is a glob over the tool's name, `mcp:SERVER/TOOL` for tools of MCP servers. Every path in `match` has to match; other arguments may have any value. The model gets `reason` when the rule denies. `problem` is set for a stored rule that is no longer valid: it matches every call of its tool if it restricts, and none if it permits. A field unknown to this version may narrow the rule, so a rule with one cannot be read. */
 export interface Rule {
   tool: string;
   action: RuleAction;
@@ -1375,7 +1375,7 @@ export interface Rule {
   problem?: string | null;
 }
 
-/** What a rule does with a call that it matches, the strongest first. `always` answers beforehand what would be asked; it is what "do not ask again" leaves behind. */
+/** The effect of a rule on a call that it matches, the strongest first. `always` answers a question in advance; a "do not ask again" answer creates such a rule. */
 export type RuleAction = "allow" | "always" | "ask" | "deny";
 
 /** A rule: `tool` and the values in `match` are globs, over the tool's name and over arguments by their path. A glob has at most 256 characters and 16 wildcards. Tools of MCP servers are named `mcp:SERVER/TOOL`. */
@@ -1396,7 +1396,7 @@ export interface RulesView {
   rules: Rule[];
 }
 
-/** What an API token may be used for; never more than its user may do. */
+/** Scopes of an API token. A token never allows more than its user may do. */
 export type Scope = "admin" | "all" | "chat:read" | "chat:write" | "usage:read";
 
 /** Where a search found a chat: the newest message of its family that matches. Only a title: all of it is null. `chat_id` is the chat of the message, which may be a subagent's; `snippet` is plain text around the hit. */
@@ -1612,7 +1612,7 @@ export interface TokensView {
   reasoning: number;
 }
 
-/** `args_delta` is for live parts only. `parsed_commands` is set for shell text that parses. */
+/** A tool call. `args_delta` is for live parts only. `parsed_commands` is set for shell text that can be parsed. */
 export interface ToolCall {
   type: "tool-call";
   tool_call_id: string;
@@ -1627,7 +1627,7 @@ export interface ToolCall {
   provider_meta?: Record<string, unknown> | null;
 }
 
-/** `result_delta` and `result_reset` are for live parts only. */
+/** A tool result. `result_delta` and `result_reset` are for live parts only. */
 export interface ToolResult {
   type: "tool-result";
   tool_call_id: string;
@@ -1743,7 +1743,7 @@ export interface WindowView {
   differs: boolean;
 }
 
-/** For people only: which instructions of which workspace the model was given from here on. */
+/** The workspace instructions that the model gets from this row on. For people only. */
 export interface WorkspaceContext {
   type: "workspace-context";
   workspace_id: string;
@@ -1808,10 +1808,10 @@ export interface WorkspaceView {
   operation: OperationView | null;
 }
 
-/** What an API token may be used for; never more than its user may do. */
+/** Scopes of an API token. A token never allows more than its user may do. */
 export type rookeryOf_domain__access__rights__Scope = "all" | "chat:read" | "chat:write" | "usage:read" | "admin";
 
-/** Where an answer holds from now on: in this chat and its subagents, or in all chats of its owner. */
+/** The scope of an answer that is remembered: this chat and its subagents, or all chats of its owner. */
 export type rookeryOf_domain__chat__approvals__Scope = "chat" | "user";
 
 export type rookeryOf_store__people__users__Status = "active" | "disabled";
