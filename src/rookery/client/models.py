@@ -575,8 +575,10 @@ class RequestedWorkspace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """An approval rule. `tool` is a glob over the tool's name, `mcp:SERVER/TOOL` for tools of MCP servers. Every path in
-    `match` has to match; other arguments may have any value. The model gets `reason` when the rule denies.
+    """An approval rule.
+
+    `tool` is a glob over the tool's name, `mcp:SERVER/TOOL` for tools of MCP servers. Every path in `match` has to
+    match; other arguments may have any value. The model gets `reason` when the rule denies.
 
     `problem` is set for a stored rule that is no longer valid: it matches every call of its tool if it restricts, and
     none if it permits. A field unknown to this version may narrow the rule, so a rule with one cannot be read.

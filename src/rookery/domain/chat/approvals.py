@@ -80,7 +80,9 @@ Match: TypeAlias = Annotated[dict[Annotated[str, Meta(min_length=1, max_length=2
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An approval rule. `tool` is a glob over the tool's name, `mcp:SERVER/TOOL` for tools of MCP servers. Every path
+    """An approval rule.
+
+    `tool` is a glob over the tool's name, `mcp:SERVER/TOOL` for tools of MCP servers. Every path
     in `match` has to match; other arguments may have any value. The model gets `reason` when the rule denies.
 
     `problem` is set for a stored rule that is no longer valid: it matches every call of its tool if it restricts, and
