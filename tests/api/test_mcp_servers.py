@@ -37,9 +37,9 @@ async def workspace_with(site: Site, *entries: dict[str, Any]) -> str:
 async def hear(site: Site, workspace: str) -> None:
     """What a step does that looks at the workspace."""
     runtime = site.rig.replica.workspaces
-    place = await runtime.places.find(UUID(workspace))
+    place = await runtime.directory.find(UUID(workspace))
     assert place is not None
-    conn = runtime.places.connect(place, ChatHeaders())
+    conn = runtime.directory.connect(place, ChatHeaders())
     await runtime.contexts.refresh(place.id, place.generation, conn, seconds=10)
 
 

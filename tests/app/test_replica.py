@@ -310,13 +310,13 @@ async def test_workspace_of_one_machine_is_used_from_another(tmp_path: Path, dat
         assert made.operation is not None
         await there.workspaces.service.wait_operation(made.operation.id, seconds=60)
 
-        place = await here.workspaces.places.find(made.workspace.id)
+        place = await here.workspaces.directory.find(made.workspace.id)
         assert place is not None
         assert (place.status, place.reach) == ("running", Reach.RELAYED)
-        health = await here.workspaces.places.connect(place, ChatHeaders()).health()
+        health = await here.workspaces.directory.connect(place, ChatHeaders()).health()
         assert health.generation == place.generation
 
         await its_life.aclose()
-        place = await here.workspaces.places.find(made.workspace.id)
+        place = await here.workspaces.directory.find(made.workspace.id)
         assert place is not None
         assert place.reach is Reach.OFFLINE

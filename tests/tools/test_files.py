@@ -251,7 +251,7 @@ async def test_plan_of_a_project_is_a_file_like_any_other(rig: ToolsRig) -> None
 
 
 async def test_chat_without_a_workspace_is_told_what_to_do(rig: ToolsRig) -> None:
-    rig.places.binding = None
+    rig.directory.binding = None
 
     done = await rig.run("read_file", path="/a")
 

@@ -181,7 +181,7 @@ async def test_result_too_large_for_the_model_is_kept_in_the_workspace(rig: Tool
     for name, each in zip("34", await rig.run_all(*(rig.call("dump", call_id=n) for n in "34")), strict=True):
         assert f"All of it is in {rig.home}/.rookery/results/{name}" in each.value["output"]
         assert (rig.home / ".rookery/results" / name).read_text() == whole[:19_000]
-    rig.places.status = "stopped"
+    rig.directory.status = "stopped"
     rig.workspaces.clear()
     rig.extra = [make_tool("dump", "", arguments=Dump, handler=partial(_dump, whole))]
     without = await rig.run("dump", call_id="call/2")
@@ -315,7 +315,7 @@ async def test_command_whose_workspace_went_away_keeps_its_id(rig: ToolsRig, mon
     await until(begun.exists, timeout=PATIENCE)
     (running,) = (await rig.run("process_list")).value["processes"]
 
-    rig.places.status = "stopped"
+    rig.directory.status = "stopped"
     rig.workspace().forget(await rig.workspace().conn())
     (result,) = await asyncio.wait_for(task, PATIENCE)
 

@@ -156,7 +156,7 @@ async def test_skill_is_read_with_its_files(rig: ToolsRig) -> None:
 
 async def test_skill_is_read_while_the_workspace_is_down(rig: ToolsRig) -> None:
     rig.skills = [skill(rig)]
-    rig.places.status = "stopped"
+    rig.directory.status = "stopped"
 
     done = await rig.run("read_skill", name="deploy")
 

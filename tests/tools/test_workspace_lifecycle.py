@@ -134,7 +134,7 @@ async def life(database_url: str) -> AsyncIterator[Life]:
                 pool=yard.pool,
                 store=yard.store,
                 service=replica.service,
-                places=replica.places,
+                directory=replica.directory,
                 contexts=replica.contexts,
                 watches=replica.watches,
                 clock=SystemClock(),

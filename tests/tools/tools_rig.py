@@ -31,7 +31,7 @@ from rookery.tools.step_workspace import StepContext
 from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.agent_http import AgentPools, ChatHeaders
 from rookery.workspaces.agent_messages import Health
-from rookery.workspaces.connection import ChatWorkspace, Place
+from rookery.workspaces.connection import ChatWorkspace, WorkspaceLocation
 from tests.loop.rig import Shown
 from tests.scripted_tools import MemoryLedger
 from tests.workspaces.agent import agent_rig as agents
@@ -41,7 +41,7 @@ WORKSPACE = UUID(int=10)
 
 
 @dataclass
-class OnePlace:
+class OneWorkspace:
     """The row of the one workspace there is, in memory."""
 
     agent: agents.Rig
@@ -52,18 +52,20 @@ class OnePlace:
     async def find_binding(self, chat_id: ChatId) -> UUID | None:
         return self.binding
 
-    async def find(self, workspace_id: UUID) -> Place | None:
+    async def find(self, workspace_id: UUID) -> WorkspaceLocation | None:
         generation = int(self.agent.config["generation"])
-        return Place(id=WORKSPACE, name="otter", status=self.status, generation=generation, agent_state="ready")
+        return WorkspaceLocation(
+            id=WORKSPACE, name="otter", status=self.status, generation=generation, agent_state="ready"
+        )
 
-    def connect(self, place: Place, chat: ChatHeaders) -> AgentConn:
+    def connect(self, location: WorkspaceLocation, chat: ChatHeaders) -> AgentConn:
         path = UnixPath(self.agent.socket)
-        return AgentConn(self.pools.get(place.id, place.generation, token=agents.TOKEN, connector=path), chat)
+        return AgentConn(self.pools.get(location.id, location.generation, token=agents.TOKEN, connector=path), chat)
 
-    def release(self, place: Place) -> None:
-        self.pools.drop(place.id, place.generation)
+    def release(self, location: WorkspaceLocation) -> None:
+        self.pools.drop(location.id, location.generation)
 
-    async def connected(self, chat_id: ChatId, place: Place, health: Health) -> None:
+    async def connected(self, chat_id: ChatId, location: WorkspaceLocation, health: Health) -> None:
         pass
 
 
@@ -84,7 +86,7 @@ class Done:
 @dataclass
 class ToolsRig:
     agent: agents.Rig
-    places: OnePlace
+    directory: OneWorkspace
     clock: Clock = field(default_factory=SystemClock)
     chat_id: ChatId = field(default_factory=lambda: ChatId(uuid4()))
     owner_id: UUID = field(default_factory=uuid4)
@@ -109,8 +111,8 @@ class ToolsRig:
 
     def workspace(self) -> ChatWorkspace:
         if self.chat_id not in self.workspaces:
-            self.workspaces[self.chat_id] = ChatWorkspace(self.chat_id, self.places, clock=self.clock)
-            self.workspaces[self.chat_id].bind(self.places.binding)
+            self.workspaces[self.chat_id] = ChatWorkspace(self.chat_id, self.directory, clock=self.clock)
+            self.workspaces[self.chat_id].bind(self.directory.binding)
         return self.workspaces[self.chat_id]
 
     def setup(self) -> BatchSetup:
@@ -181,7 +183,7 @@ async def open_hands(**fields: Any) -> AsyncIterator[ToolsRig]:
         await agent.start()
         pools = AgentPools(SystemClock())
         try:
-            yield ToolsRig(agent, OnePlace(agent, pools), **fields)
+            yield ToolsRig(agent, OneWorkspace(agent, pools), **fields)
         finally:
             await pools.close()
             # Commands that still run would outlive an agent that is only killed.

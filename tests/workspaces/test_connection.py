@@ -20,7 +20,7 @@ from rookery.testing import FakeClock
 from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.agent_http import AgentPools, ChatHeaders
 from rookery.workspaces.agent_messages import Health
-from rookery.workspaces.connection import ChatWorkspace, Place, Reach, Unreadable
+from rookery.workspaces.connection import ChatWorkspace, Reach, Unreadable, WorkspaceLocation
 from rookery.workspaces.errors import NoConnection, Situation
 from tests.eventually import until
 from tests.workspaces.fake_agent import FakeAgent, UnixPath, fake_agent
@@ -37,7 +37,7 @@ class Rows:
     clock: Clock
     pools: AgentPools
     binding: UUID | None = WORKSPACE
-    places: dict[UUID, Place] = field(default_factory=dict)
+    locations: dict[UUID, WorkspaceLocation] = field(default_factory=dict)
     is_readable: bool = True
     reads: int = 0
     connected_to: list[tuple[UUID, int]] = field(default_factory=list)
@@ -46,26 +46,26 @@ class Rows:
     async def find_binding(self, chat_id: ChatId) -> UUID | None:
         return self.binding
 
-    async def find(self, workspace_id: UUID) -> Place | None:
+    async def find(self, workspace_id: UUID) -> WorkspaceLocation | None:
         self.reads += 1
         if not self.is_readable:
             raise Unreadable("The database is away.")
         if self.on_read is not None:
             self.on_read()
-        return self.places.get(workspace_id)
+        return self.locations.get(workspace_id)
 
-    def connect(self, place: Place, chat: ChatHeaders) -> AgentConn:
-        path = UnixPath(place.endpoint or "/nowhere.sock")
-        return AgentConn(self.pools.get(place.id, place.generation, token="t", connector=path), chat)
+    def connect(self, location: WorkspaceLocation, chat: ChatHeaders) -> AgentConn:
+        path = UnixPath(location.endpoint or "/nowhere.sock")
+        return AgentConn(self.pools.get(location.id, location.generation, token="t", connector=path), chat)
 
-    def release(self, place: Place) -> None:
-        self.pools.drop(place.id, place.generation)
+    def release(self, location: WorkspaceLocation) -> None:
+        self.pools.drop(location.id, location.generation)
 
-    async def connected(self, chat_id: ChatId, place: Place, health: Health) -> None:
-        self.connected_to.append((place.id, place.generation))
+    async def connected(self, chat_id: ChatId, location: WorkspaceLocation, health: Health) -> None:
+        self.connected_to.append((location.id, location.generation))
 
     def set(self, workspace_id: UUID = WORKSPACE, **changes: Any) -> None:
-        self.places[workspace_id] = msgspec.structs.replace(self.places[workspace_id], **changes)
+        self.locations[workspace_id] = msgspec.structs.replace(self.locations[workspace_id], **changes)
 
 
 @dataclass
@@ -87,7 +87,7 @@ async def rigged(*, is_root: bool = True, **fields: Any) -> AsyncIterator[Rig]:
     clock = FakeClock()
     async with fake_agent() as agent:
         rows = Rows(clock, AgentPools(clock))
-        rows.places[WORKSPACE] = place(clock, endpoint=agent.path, **fields)
+        rows.locations[WORKSPACE] = location(clock, endpoint=agent.path, **fields)
         turn = ChatWorkspace(CHAT, rows, clock=clock, is_root=is_root)
         turn.bind(WORKSPACE)
         try:
@@ -96,7 +96,7 @@ async def rigged(*, is_root: bool = True, **fields: Any) -> AsyncIterator[Rig]:
             await rows.pools.close()
 
 
-def place(clock: FakeClock, **fields: Any) -> Place:
+def location(clock: FakeClock, **fields: Any) -> WorkspaceLocation:
     defaults: dict[str, Any] = {
         "id": WORKSPACE,
         "name": "brave-otter",
@@ -106,7 +106,7 @@ def place(clock: FakeClock, **fields: Any) -> Place:
         "started_at": clock.now() - timedelta(hours=1),
         "last_seen_at": clock.now(),
     }
-    return Place(**defaults | fields)
+    return WorkspaceLocation(**defaults | fields)
 
 
 # Connecting
@@ -170,7 +170,7 @@ async def test_connection_whose_row_moved_on_is_dialed_anew(changes: dict[str, A
         await rig.turn.conn()
         await rig.clock.advance(11)
         rig.rows.set(**changes)
-        rig.agent.generation = rig.rows.places[WORKSPACE].generation
+        rig.agent.generation = rig.rows.locations[WORKSPACE].generation
 
         conn = await rig.turn.conn()
 
@@ -278,7 +278,7 @@ async def test_answer_of_another_generation_is_never_used() -> None:
 
 async def test_chat_moved_to_another_workspace_meanwhile_is_followed() -> None:
     async with rigged() as rig, fake_agent() as other:
-        rig.rows.places[OTHER] = place(rig.clock, id=OTHER, endpoint=other.path)
+        rig.rows.locations[OTHER] = location(rig.clock, id=OTHER, endpoint=other.path)
         rig.rows.binding = OTHER
 
         await rig.turn.conn()
@@ -289,7 +289,7 @@ async def test_chat_moved_to_another_workspace_meanwhile_is_followed() -> None:
 
 async def test_chat_that_keeps_moving_is_an_error() -> None:
     async with rigged() as rig:
-        rig.rows.places[OTHER] = msgspec.structs.replace(rig.rows.places[WORKSPACE], id=OTHER)
+        rig.rows.locations[OTHER] = msgspec.structs.replace(rig.rows.locations[WORKSPACE], id=OTHER)
         turns = iter([OTHER, WORKSPACE, OTHER, WORKSPACE])
 
         async def restless(chat_id: ChatId) -> UUID | None:

@@ -154,11 +154,11 @@ async def test_agent_that_is_silent_for_half_a_minute_is_unreachable_until_it_an
 async def test_agent_that_floods_the_server_is_cut_off_until_the_next_start(rig: WorkspacesRig) -> None:
     replica, driver = await started(rig)
     workspace = await rig.running(replica)
-    place = await replica.places.find(workspace.id)
+    place = await replica.directory.find(workspace.id)
     assert place is not None
     driver.floods = True
     with pytest.raises(AgentCutOff, match="before an answer"):
-        await replica.places.connect(place, ChatHeaders()).health()
+        await replica.directory.connect(place, ChatHeaders()).health()
 
     async def is_marked() -> bool:
         return (await rig.load(workspace.id)).error_code == "agent_misbehaved"
@@ -176,7 +176,7 @@ async def test_agent_that_floods_the_server_is_cut_off_until_the_next_start(rig:
     await rig.settled(await replica.service.request_stop(rig.as_user(), workspace.id), "stopped")
     again = await rig.settled(await replica.service.request_start(rig.as_user(), workspace.id), "running")
     assert (again.agent_state, again.error) == ("ready", None)
-    await replica.places.close()
+    await replica.directory.close()
 
 
 async def test_flood_in_answer_to_the_reconciler_is_cut_off_too(rig: WorkspacesRig) -> None:

@@ -94,14 +94,14 @@ async def _context_limit(parts: ApiServices, caller: Caller, chat_id: ChatId) ->
 
 async def _keep(parts: ApiServices, chat_id: ChatId, whole: dict[int, CallResult]) -> dict[int, str]:
     """Where each can be read, by its place; those that can be read nowhere are left out."""
-    places = parts.workspaces.places
+    directory = parts.workspaces.directory
     try:
-        binding = await places.find_binding(chat_id)
+        binding = await directory.find_binding(chat_id)
     except Unreadable:
         return {}
     if binding is None:
         return {}
-    workspace = ChatWorkspace(chat_id, places, clock=parts.clock)
+    workspace = ChatWorkspace(chat_id, directory, clock=parts.clock)
     workspace.bind(binding)
     keeper = ResultKeeper(workspace, parts.clock)
 

@@ -256,7 +256,7 @@ def _wire(
     probe = NotifyProbe(notifier, bus, replica_id=identity.id, clock=clock)
     machine = Machine(database.api, notifier, clock=clock, rng=rng)
     relay = Relay(identity.id, worker.buffer, listening=listening, pool=database.api, clock=clock, rng=rng)
-    relay.serve_agents(workspaces.places.find_own, workspaces.places.cut_off)
+    relay.serve_agents(workspaces.directory.find_own, workspaces.directory.cut_off)
     streams = Streams(
         StreamParts(
             replica_id=identity.id,

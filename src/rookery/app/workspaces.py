@@ -76,7 +76,7 @@ def toolbox(made: WorkspaceRuntime, machine: Machine, directory: Directory) -> W
             pool=parts.pool,
             store=Store(parts.pool, machine=machine, publisher=parts.publisher, clock=parts.clock),
             service=made.service,
-            places=made.places,
+            directory=made.directory,
             contexts=made.contexts,
             watches=made.watches,
             clock=parts.clock,

@@ -24,7 +24,7 @@ from rookery.tools import framework, registry
 from rookery.tools.framework import StructTool
 from rookery.tools.registry import Column
 from rookery.workspaces.agent_client import AgentConn
-from rookery.workspaces.connection import ChatWorkspace, Places
+from rookery.workspaces.connection import ChatWorkspace, WorkspaceDirectory
 from rookery.workspaces.errors import AgentError, AgentUnreachable, WorkspaceError
 from rookery.workspaces.service import Workspaces
 
@@ -42,7 +42,7 @@ class WorkspaceAdmin:
 
     store: ActorStore
     service: Workspaces
-    places: Places
+    directory: WorkspaceDirectory
     lock: asyncio.Lock
 
 

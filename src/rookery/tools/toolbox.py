@@ -48,7 +48,7 @@ from rookery.tools.step_tools import StepTools, dynamic_tools
 from rookery.tools.step_workspace import StepContext, WorkspaceAdmin, plan_path
 from rookery.tools.workspace_blocks import Pinned, Pins
 from rookery.workspaces.agent_http import ChatHeaders
-from rookery.workspaces.connection import ChatWorkspace, Places, Unreadable
+from rookery.workspaces.connection import ChatWorkspace, Unreadable, WorkspaceDirectory
 from rookery.workspaces.context import DATABASE_ERRORS, Contexts
 from rookery.workspaces.context_watch import ContextWatches
 from rookery.workspaces.errors import NoConnection, WorkspaceError
@@ -80,7 +80,7 @@ class ToolboxParts:
     pool: asyncpg.Pool
     store: Store
     service: Workspaces
-    places: Places
+    directory: WorkspaceDirectory
     contexts: Contexts
     watches: ContextWatches
     clock: Clock
@@ -180,7 +180,7 @@ class WorkspaceToolbox:
             family = [each for each in (chat.parent_chat_id, chat.root_chat_id) if each is not None]
             workspace = ChatWorkspace(
                 chat.id,
-                self._parts.places,
+                self._parts.directory,
                 clock=self._parts.clock,
                 ancestor_ids=tuple(dict.fromkeys(family)),
                 is_root=chat.is_root,
@@ -193,7 +193,7 @@ class WorkspaceToolbox:
     def _yard(self, step: Step, kept: _Kept) -> WorkspaceAdmin:
         parts = self._parts
         store = parts.store.as_actor(OwnerActor(step.chat.owner_id))
-        return WorkspaceAdmin(store=store, service=parts.service, places=parts.places, lock=kept.lock)
+        return WorkspaceAdmin(store=store, service=parts.service, directory=parts.directory, lock=kept.lock)
 
     async def _find_row(self, step: Step) -> Workspace | None:
         if step.meta.workspace_id is None:
@@ -240,10 +240,10 @@ class WorkspaceToolbox:
 
     async def _refresh(self, step: Step, row: Workspace) -> None:
         try:
-            place = await self._parts.places.find(row.id)
-            if place is not None and place.status == Status.RUNNING:
-                conn = self._parts.places.connect(place, ChatHeaders())
-                await self._parts.contexts.refresh(row.id, place.generation, conn)
+            location = await self._parts.directory.find(row.id)
+            if location is not None and location.status == Status.RUNNING:
+                conn = self._parts.directory.connect(location, ChatHeaders())
+                await self._parts.contexts.refresh(row.id, location.generation, conn)
         except (NoConnection, Unreadable) as error:
             log.info("context_not_refreshed", chat_id=step.chat.id, error=str(error))
 

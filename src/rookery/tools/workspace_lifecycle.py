@@ -290,7 +290,7 @@ async def _given(making: Any) -> ToolOutput:
 
 async def _find_bound(turn: StepContext) -> Workspace | None:
     """The chat's workspace as it is now, not as the step began."""
-    workspace_id = await turn.admin.places.find_binding(turn.chat_id)
+    workspace_id = await turn.admin.directory.find_binding(turn.chat_id)
     return None if workspace_id is None else await turn.admin.service.find_workspace(workspace_id)
 
 

@@ -1,7 +1,7 @@
-"""Builds the zipapp that carries the workspace agent into a workspace.
+"""The zipapp that carries the workspace agent into a workspace.
 
-The bytes depend on nothing but the package's source, and the name holds their hash: two servers of one release build
-the same file, a changed agent never overwrites one that runs, and a copy on another machine is known to be whole.
+The bytes depend only on the package's source, and the file name holds their hash. Two servers of one release build the
+same file, a changed agent never overwrites a running one, and a copy on another machine can be verified.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 PACKAGE = "rookery.workspaces.agent"
-# The first moment a zip file can name; any constant would do.
+# The earliest time a zip file can store; any constant would do.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-# `connect` is run for every connection of ssh, and does without all that the agent needs.
+# `connect` runs for every ssh connection, so it loads none of the agent's other modules.
 _MAIN = b"""import sys
 
 if sys.argv[1:2] == ["connect"]:
@@ -32,7 +32,7 @@ _EMPTY_PACKAGES = ("rookery/__init__.py", "rookery/workspaces/__init__.py")
 
 
 def build(target_dir: Path) -> Path:
-    """Write the zipapp into the directory, unless it is there. Safe when several processes do it at once."""
+    """Write the zipapp into the directory unless it exists. Several processes may call this concurrently."""
     data, digest = _archive()
     target = target_dir / f"rookery-agent-{digest[:16]}.pyz"
     if _holds(target, data):
@@ -51,7 +51,7 @@ def build(target_dir: Path) -> Path:
 
 
 def archive() -> bytes:
-    """The bytes of the zipapp."""
+    """Return the bytes of the zipapp."""
     return _archive()[0]
 
 
@@ -63,7 +63,7 @@ def _archive() -> tuple[bytes, str]:
     files.update(_sources(resources.files(PACKAGE), root))
     buffer = io.BytesIO()
     buffer.write(b"#!/usr/bin/env python3\n")
-    # Stored, not compressed: what zlib makes of the same bytes differs between its versions.
+    # Stored, not compressed: zlib versions compress the same bytes differently.
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as zipped:
         for name in sorted(files):
             entry = zipfile.ZipInfo(name, _EPOCH)
@@ -86,7 +86,7 @@ def _sources(folder: Traversable, prefix: str) -> dict[str, bytes]:
 
 
 def _holds(target: Path, data: bytes) -> bool:
-    """Whether the file is there and whole; a damaged one is replaced."""
+    """Return whether the file exists and is intact. A damaged file is replaced."""
     try:
         return target.read_bytes() == data
     except OSError:

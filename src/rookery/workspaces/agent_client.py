@@ -1,7 +1,8 @@
-"""The typed client of a workspace agent (workspaces.md, "AgentConn"), on behalf of one chat.
+"""The typed client of a workspace agent, used on behalf of one chat.
 
-Errors are `AgentError` (the agent refused; its message is for the model) and `AgentUnreachable` (no answer). What the
-agent says is checked and capped in `answers`; no path from it is ever used on the server.
+Errors are `AgentError` (the agent refused; its message is for the model) and `AgentUnreachable` (no response).
+`agent_messages` checks and bounds what the agent sends. The server never uses a path from an agent as a path of its
+own.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ from rookery.workspaces.errors import AgentError
 
 MAX_WAIT_SECONDS = 300.0
 MAX_CONTEXT_WAIT_SECONDS = 60.0
-# The agent gives a server 30 s to start again, and 60 to answer.
+# The agent gives an MCP server 30 s to restart and 60 s to respond.
 MCP_SECONDS = 105.0
 MAX_SETTLE_SECONDS = 30.0
-# A file that is read whole: what a chat may store, and a little more to notice that it is too large.
+# Limit of a file that is read whole: what a chat may store, plus a margin to detect files that are too large.
 MAX_READ_BYTES = 64 * 1024 * 1024
 _MAX_LINE_BYTES = 8 * 1024 * 1024
 
@@ -75,7 +76,7 @@ class _Resolved(msgspec.Struct, frozen=True):
 
 
 class AgentConn:
-    """Cheap to make: connections belong to the pool behind it."""
+    """A client for one chat. It is cheap to make: connections belong to the pool behind it."""
 
     def __init__(self, http: AgentHttp, chat: ChatHeaders = ChatHeaders()) -> None:  # noqa: B008 - frozen
         self._http = http
@@ -91,14 +92,14 @@ class AgentConn:
     # Files
 
     async def read_file(self, path: str, offset: int = 0, limit: int | None = None) -> AsyncIterator[bytes]:
-        """The bytes of a file, as they arrive."""
+        """Stream the bytes of a file as they arrive."""
         query = {"path": path, "offset": str(offset)} | ({} if limit is None else {"limit": str(limit)})
         async with self._http.stream(Request(method="GET", path="/v1/files", query=query), self._chat) as body:
             while chunk := await body.readany():
                 yield chunk
 
     async def read_bytes(self, path: str, *, max_bytes: int, links: bool = True) -> bytes:
-        """The first `max_bytes` of a file, in one piece. Without `links`, a path with a symbolic link is refused."""
+        """Return the first `max_bytes` of a file. Without `links`, a path with a symbolic link is refused."""
         query = {"path": path, "offset": "0", "limit": str(max_bytes)}
         max_bytes = min(max_bytes, MAX_READ_BYTES)
         request = Request(
@@ -130,7 +131,7 @@ class AgentConn:
     async def keep_result(
         self, name: str, data: bytes, *, key: UUID | None = None, seconds: float = UPLOAD_SECONDS
     ) -> str:
-        """Write a result that is too large for the model into a file of the workspace; its path."""
+        """Write a result that is too large for the model into a file of the workspace, and return its path."""
         request = _put("/v1/results", {"name": name}, data, key=key, seconds=seconds)
         return (await self._json(request, _Resolved)).path
 
@@ -147,9 +148,9 @@ class AgentConn:
     async def start_process(
         self, wanted: StartProcess, *, key: UUID | None = None, result_name: str | None = None
     ) -> StartedProcess:
-        """Start it; with a key that the agent has seen, the process of the first time.
+        """Start a process. If the agent knows the key, return the process that the first request started.
 
-        Output that is more than a view shows is kept in a file of the workspace, which gets this name.
+        Output beyond what a view shows is kept in a file of the workspace with the name `result_name`.
         """
         request = self._post("/v1/processes", wanted, key=key)
         request.result_name = result_name
@@ -159,9 +160,9 @@ class AgentConn:
     async def process_output(
         self, process_id: str, *, wait: float = 0.0, since: int | None = None, until: str | None = None
     ) -> Output:
-        """One consistent snapshot, after at most `wait` seconds (300 at most). Longer waits are chains of these.
+        """Return one consistent snapshot after at most `wait` seconds (300 at most). Longer waits chain these calls.
 
-        `until` is a regular expression: the wait is over when a line of the output matches it.
+        `until` is a regular expression: the wait ends when a line of the output matches it.
         """
         wait = min(max(wait, 0.0), MAX_WAIT_SECONDS)
         query = {"wait_s": f"{wait:g}"} | ({} if since is None else {"since": str(since)})
@@ -178,22 +179,22 @@ class AgentConn:
         await self._http.call(self._post(path, {"signal": signal}, seconds=seconds), self._chat)
 
     async def give_secrets(self, secrets: Mapping[str, str]) -> None:
-        """Hand over the secret parameters that the startup script waits for. They can be given once."""
+        """Send the secret parameters that the startup script waits for. The agent accepts them once."""
         await self._http.call(self._post("/v1/secrets", {"secrets": secrets}), self._chat)
 
     async def script_log(self, *, since: int = 0) -> ScriptLog:
-        """What the startup script has printed after the first `since` bytes."""
+        """Return what the startup script has printed after the first `since` bytes."""
         return await self._json(Request(method="GET", path="/v1/scripts/log", query={"since": str(since)}), ScriptLog)
 
     async def call_mcp_tool(
         self, entry: Entry, tool: str, arguments: Mapping[str, Any], *, key: UUID | None = None
     ) -> McpResult:
-        """Call a tool of an MCP server of the workspace, which runs if it is this very entry."""
+        """Call a tool of an MCP server of the workspace. The server must be running with exactly this entry."""
         body = {"server": entry.name, "tool": tool, "arguments": arguments, "entry": entry}
         return await self._json(self._post("/v1/mcp/call", body, key=key, seconds=MCP_SECONDS), McpResult)
 
     async def run_mcp_servers(self, entries: Sequence[Entry], *, wait: float = 0.0) -> None:
-        """Run exactly these of the MCP servers that files of the workspace name; wait for their start for a while."""
+        """Run exactly these MCP servers from the workspace's files, and wait up to `wait` seconds for them to start."""
         wait = min(max(wait, 0.0), MAX_SETTLE_SECONDS)
         body = {"servers": list(entries), "wait_s": wait}
         await self._http.call(self._post("/v1/mcp/servers", body, seconds=_waiting_seconds(wait)), self._chat)
@@ -203,7 +204,7 @@ class AgentConn:
     async def context(
         self, *, after: int = 0, wait: float = 0.0, seconds: float | None = None
     ) -> ContextSnapshot | None:
-        """What the workspace tells the model; None while its version is still `after`."""
+        """Return the workspace's context for the model, or None while its version is still `after`."""
         wait = min(max(wait, 0.0), MAX_CONTEXT_WAIT_SECONDS)
         request = Request(
             method="GET",
@@ -215,13 +216,13 @@ class AgentConn:
         return None if answer.status == 304 else self._decoded(answer.body, ContextSnapshot)
 
     async def watch_git(self, chat_id: UUID) -> AsyncGenerator[GitMessage, None]:
-        """Changes of the chat's repositories, for ever. The first message is the state they are in."""
+        """Stream changes of the chat's repositories without end. The first message is their current state."""
         request = Request(method="GET", path="/v1/git/watch", query={"chat_id": str(chat_id)})
         async with self._http.stream(request, self._chat) as body:
             buffer, searched = bytearray(), 0
             while chunk := await body.readany():
                 buffer += chunk
-                # From where the last search ended: a line that arrives byte by byte is searched once.
+                # Continue where the last search ended, so that a line that arrives byte by byte is searched only once.
                 while (end := buffer.find(b"\n", searched)) >= 0:
                     line = bytes(buffer[:end])
                     del buffer[: end + 1]
@@ -261,7 +262,7 @@ def _waiting_seconds(wait: float) -> float:
 
 
 def _segment(process_id: str) -> str:
-    """A process id as a model wrote it, as one segment of a path."""
+    """Quote a process id that a model wrote as one path segment."""
     return quote(process_id, safe="") or "-"
 
 

@@ -1,7 +1,7 @@
-"""Requests to one generation of one workspace agent, over kept connections; the only module here with the library.
+"""HTTP requests to one boot of one workspace agent over kept connections, and the pools of these connections.
 
-Answers are untrusted: bodies are read up to a limit and no further. Errors carry the agent's message without method,
-URL or status, because a model reads them.
+Responses are untrusted: bodies are read up to a limit. Errors carry the agent's message without method, URL or status,
+because a model reads them.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from rookery.workspaces.relay import REFUSED_HEADER, RelayedConnector, Target
 
 REQUEST_SECONDS = 30.0
 UPLOAD_SECONDS = 120.0
-# What a request that waits gets on top of the time it waits for.
+# Time a waiting request gets in addition to the wait it asked for.
 WAIT_SLACK_SECONDS = 15.0
-# Of the agent's 128. A command that runs holds two, and stopping it must never wait for one.
+# The agent accepts 128. A running command holds two, and a request to stop it must never wait for a connection.
 MAX_CONNECTIONS = 64
 POOL_IDLE_SECONDS = 300.0
-# Less than a replica waits for the next request.
+# Shorter than the time a replica keeps an idle connection open.
 RELAY_IDLE_SECONDS = 15.0
-# Larger than anything the protocol sends as JSON; a diff of 3 MiB is the largest.
+# Larger than anything the protocol sends as JSON; the largest is a diff of 3 MiB.
 MAX_JSON_BYTES = 8 * 1024 * 1024
 _MAX_PROBLEM_BYTES = 256 * 1024
 _HOST = "http://agent"
@@ -45,7 +45,7 @@ _HOST = "http://agent"
 
 @dataclass(frozen=True, slots=True)
 class ChatHeaders:
-    """On whose behalf requests are made. The agent knows nothing of chats but these opaque ids."""
+    """The chat that requests are made for. To the agent these ids are opaque."""
 
     chat_id: UUID | None = None
     ancestor_ids: tuple[UUID, ...] = ()
@@ -63,8 +63,8 @@ class ChatHeaders:
 class Request:
     """One request. With a key, or as a GET, it may be repeated when a kept connection turns out to be dead.
 
-    `result_name` is what a file with more output than fits an answer is to be called in the workspace. Without
-    `follows_links` the agent refuses paths that lead through symbolic links.
+    `result_name` names the workspace file that receives output beyond what fits a response. Without `follows_links` the
+    agent refuses paths that contain symbolic links.
     """
 
     method: str
@@ -85,7 +85,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`is_replay`: the agent knew the key, and this is what it answered the first time."""
+    """A response. With `is_replay` the agent knew the key and repeated its first response."""
 
     status: int
     body: bytes
@@ -93,9 +93,9 @@ class Answer:
 
 
 class AgentHttp:
-    """The connections of this replica to one generation. Made when first used, by the event loop that uses it.
+    """The connections of this replica to one boot of a workspace, opened on first use by the event loop that uses them.
 
-    `on_cut_off` hears why, when the agent breaks the protocol: from then on every request fails.
+    `on_cut_off` is called with the reason when the agent breaks the protocol. From then on every request fails.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class AgentHttp:
         self.used_at = clock.monotonic()
 
     async def call(self, request: Request, chat: ChatHeaders) -> Answer:
-        """An answer that is no refusal; else `AgentError` or `AgentUnreachable`."""
+        """Return a successful response, or raise `AgentError` or `AgentUnreachable`."""
         try:
             async with self._clock.deadline(request.seconds, "agent-request"), self._sent(request, chat) as response:
                 data = await _read(response, request.max_bytes)
@@ -130,7 +130,7 @@ class AgentHttp:
 
     @asynccontextmanager
     async def stream(self, request: Request, chat: ChatHeaders) -> AsyncIterator[aiohttp.StreamReader]:
-        """The body as it arrives. Its head has `request.seconds`; what follows is watched by the caller."""
+        """Stream the body as it arrives. `request.seconds` limits the wait for the head; the caller limits the rest."""
         async with self._sent(request, chat, head_seconds=request.seconds) as response:
             if response.status >= 400:
                 _check(response.status, await _read(response, _MAX_PROBLEM_BYTES))
@@ -141,7 +141,7 @@ class AgentHttp:
 
     @contextmanager
     def charged(self) -> Iterator[None]:
-        """Count work on what the agent sent as time that its workspace took of the event loop."""
+        """Count the work on received bytes as event loop time of this workspace."""
         began = time.perf_counter()
         try:
             yield
@@ -167,14 +167,14 @@ class AgentHttp:
                 await self._check_relay(response)
                 yield response
             finally:
-                # Whatever was not read to its end must not be taken for the beginning of the next answer.
+                # A response that was not read to its end must not be taken for the beginning of the next one.
                 response.release() if response.content.at_eof() else response.close()
         finally:
             self.open_requests -= 1
             self.used_at = self._clock.monotonic()
 
     async def _check_relay(self, response: aiohttp.ClientResponse) -> None:
-        """A replica that passes requests on may refuse one by itself: that is no word of the agent."""
+        """Raise if the relaying replica, not the agent, refused the request."""
         if isinstance(self._connector, RelayedConnector) and REFUSED_HEADER in response.headers:
             self._connector.failed()
             problem = _problem(await _read(response, _MAX_PROBLEM_BYTES))
@@ -201,8 +201,8 @@ class AgentHttp:
                     raise AgentCutOff(self._limits.reason) from error
                 raise AgentUnreachable(f"The workspace does not answer properly: {error}.") from error
             except aiohttp.ClientConnectorError as error:
-                # Nothing of the request was sent, so it may be sent again whatever it is.
-                if is_prepared or not await self._find_way_again():
+                # No byte of the request was sent, so any request may be sent again.
+                if is_prepared or not await self._restore_path():
                     raise _unreachable(error) from error
                 is_prepared = True
             except aiohttp.ClientConnectionError as error:
@@ -212,9 +212,11 @@ class AgentHttp:
             except aiohttp.ClientError as error:
                 raise _broken(error) from error
 
-    async def _find_way_again(self) -> bool:
-        """Nobody listens there any more. A tunnel that was lost is opened again; the next request through another
-        replica finds one by itself."""
+    async def _restore_path(self) -> bool:
+        """Try to restore the path to the agent after a refused connection.
+
+        A lost tunnel is opened again. Through a relay, the next request picks another replica.
+        """
         if isinstance(self._connector, RelayedConnector):
             self._connector.failed()
             return False
@@ -250,7 +252,7 @@ class AgentHttp:
             request.method,
             f"{base}{request.path}",
             params=dict(request.query),
-            # In pieces: as one, a large body would be written while everybody else waits.
+            # In pieces: a large body written in one piece would block all other requests.
             data=None if request.body is None else io.BytesIO(request.body),
             headers=headers,
             allow_redirects=False,
@@ -296,9 +298,9 @@ class AgentHttp:
 
 
 class AgentPools:
-    """One pool per workspace and generation. Those nobody used for long are closed when others are asked for.
+    """One pool per workspace and boot. Pools that are unused for long are closed when others are requested.
 
-    `on_cut_off` hears of agents that broke the protocol: the workspace, its generation and why.
+    `on_cut_off` is called with the workspace, its boot and the reason when an agent breaks the protocol.
     """
 
     def __init__(self, clock: Clock, on_cut_off: Callable[[UUID, int, str], None] | None = None) -> None:
@@ -326,7 +328,7 @@ class AgentPools:
         return self._pools.get((workspace_id, generation))
 
     def drop(self, workspace_id: UUID, generation: int) -> None:
-        """Close what leads nowhere any more."""
+        """Close the connections of a boot that is gone."""
         if (pool := self._pools.pop((workspace_id, generation), None)) is not None:
             self._close_soon(pool)
 
@@ -373,7 +375,7 @@ def _late(seconds: float) -> AgentUnreachable:
 
 
 def _check(status: int, data: bytes) -> None:
-    """Raise what a refusal says."""
+    """Raise `AgentError` for a refusal."""
     if status < 400 and status not in (301, 302, 303, 307, 308):
         return
     problem = _problem(data)
@@ -397,5 +399,5 @@ def _broken(error: aiohttp.ClientError) -> AgentUnreachable:
 
 
 def _reason(error: aiohttp.ClientError) -> str:
-    # The library's own texts name the socket's path, which is nobody's business.
+    # The library's own messages contain the socket path, which must not be shown.
     return getattr(error, "strerror", None) or type(error).__name__

@@ -1,7 +1,7 @@
-"""What the workspace agent is told and what it answers, as typed values.
+"""Requests to and responses from the workspace agent, as typed values.
 
-The agent is untrusted: a command in the workspace could have replaced it. So every text has a limit here, numbers have
-a range, and what does not fit is a `BadAnswer`, never a surprise further up.
+The agent is untrusted: a command in the workspace could have replaced it. Every text has a limit here and every number
+a range. A response that does not fit raises `BadAnswer`.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
-# The protocol this server speaks. It also accepts the one before, which cannot wait for words (`until`).
+# The protocol version of this server. It also accepts the previous one, which does not support `until`.
 API_VERSION = 2
 ACCEPTED_APIS = frozenset({API_VERSION, API_VERSION - 1})
 
 T = TypeVar("T")
 
-# Names and paths hold no zero byte, and the database takes none.
+# Names and paths contain no zero byte; PostgreSQL accepts none.
 _NO_ZERO = r"\A[^\x00]*\Z"
 Word = Annotated[str, Meta(max_length=256, pattern=_NO_ZERO)]
 Line = Annotated[str, Meta(max_length=4096, pattern=_NO_ZERO)]
-# More than the agent's own view of 32 KiB: one that was replaced may send what it likes, up to here.
+# More than the 32 KiB of the agent's own view, because a replaced agent may send anything up to this limit.
 View = Annotated[str, Meta(max_length=512 * 1024)]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
-# Statuses and signals, as far as the database's columns go.
+# Exit statuses and signals, within the range of the database columns.
 Small = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 
 
 class BadAnswer(ValueError):
-    """An answer that is not what the protocol says."""
+    """Raised for a response that violates the protocol."""
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent says of itself. Bytes of the disk are those of the last look; a limit of 0 is none."""
+    """The agent's report about itself. Disk sizes are from its last measurement; a limit of 0 means none."""
 
     generation: int
     api: int
@@ -55,14 +55,14 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScriptLog(msgspec.Struct, frozen=True, kw_only=True):
-    """What a script printed since the cursor that was asked with."""
+    """Output of a script after the requested cursor."""
 
     output: View = ""
     cursor: Count = 0
 
 
 class Lines(msgspec.Struct, frozen=True, kw_only=True):
-    """A window of a file. When `ok` is false only `error` counts: it is text for the model."""
+    """A window of a file. When `ok` is false only `error` is set; it is text for the model."""
 
     ok: bool
     error: View | None = None
@@ -132,10 +132,10 @@ class Truncated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process printed and how it stands. With `gap`, bytes between the cursor asked for and these are lost.
+    """Output and state of a process. With `gap`, bytes between the requested cursor and this output are lost.
 
-    `file` in the workspace has everything it printed, when that is more than `output` can show. `match` is the line
-    that was waited for; with `match_slow` the expression took so long that nobody knows.
+    `file` is the path of the complete output when `output` cannot show all of it. `match` is the line that was waited
+    for. With `match_slow` the expression took too long to decide whether it matches.
     """
 
     running: bool
@@ -166,7 +166,7 @@ class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing the workspace tells the model. `kind` and `status` are kept as they come: newer agents know more."""
+    """One context resource. `kind` and `status` are kept as received, because newer agents may send others."""
 
     kind: Word
     source: Line
@@ -189,7 +189,7 @@ class ContextSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class McpResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tool of an MCP server gave. Its parts are as the server wrote them: whoever reads them looks twice."""
+    """The result of an MCP tool. Its parts are as the MCP server wrote them and must be validated by the reader."""
 
     content: Annotated[tuple[dict[str, Any], ...], Meta(max_length=1000)] = ()
     is_error: bool = False
@@ -226,7 +226,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decode(data: bytes, kind: type[T]) -> T:
-    """The answer as `kind`; `BadAnswer` for anything else."""
+    """Decode a response as `kind`, or raise `BadAnswer`."""
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeError, RecursionError, ValueError) as error:

@@ -1,9 +1,10 @@
-"""The connection to a workspace agent, which may be hostile: how much it may send, and how much time that may take.
+"""The connection to a possibly hostile workspace agent: limits on the bytes it sends and on the time they take to
+parse.
 
-The HTTP library parses whatever a socket had in one go and waits for a final head however many interim ones come. An
-agent that answers `100 Continue` without end, or sends its body in chunks of one byte, would keep the event loop busy
-for everybody. Here bytes are parsed in small pieces, each workspace has a share of the loop's time, and an agent that
-breaks the protocol is cut off.
+aiohttp parses everything a socket received in one go, and waits for a final head through any number of interim ones. An
+agent that sends `100 Continue` without end, or its body in chunks of one byte, would block the event loop. Here bytes
+are parsed in small pieces, each workspace has a share of the loop's time, and an agent that breaks the protocol is cut
+off.
 """
 
 from __future__ import annotations
@@ -19,25 +20,25 @@ from aiohttp.client_proto import ResponseHandler
 from aiohttp.http import RawResponseMessage
 from aiohttp.streams import StreamReader
 
-# Chosen: an agent's head has a few hundred bytes; this is more than the library takes as one head.
+# Chosen: an agent's head has a few hundred bytes; this is more than the library accepts as one head.
 MAX_HEAD_BYTES = 64 * 1024
-# From the first byte of a head to its last. Waiting for the first byte is up to the request.
+# From the first byte of a head to its last. The request limits the wait for the first byte.
 HEAD_SECONDS = 10.0
-# Chosen: the worst that can be in one piece, chunks of one byte, takes about 3 ms.
+# Chosen: the worst content of one piece, chunks of one byte, takes about 3 ms.
 PIECE_BYTES = 16 * 1024
-# A workspace may take a tenth of the loop's time, and as much as this at once.
+# A workspace may use a tenth of the loop's time, and at most this much in one burst.
 SHARE = 0.1
 BURST_SECONDS = 0.05
-# What a piece costs besides its parsing: the event, and waking up whoever reads.
+# Cost of a piece besides parsing: the event and waking the reader.
 PIECE_SECONDS = 0.00005
 
 
 class ProtocolBroken(Exception):
-    """The agent sent something that no agent of ours sends. The message says what."""
+    """Raised when the agent sends bytes that no genuine agent sends. The message names the violation."""
 
 
 class LoopShare:
-    """The time that one workspace may take of the event loop. Who has used it up has to pause."""
+    """The event loop time of one workspace. A workspace that has used up its share pauses."""
 
     __slots__ = ("_at", "_left", "_now")
 
@@ -51,7 +52,7 @@ class LoopShare:
         self._left -= seconds
 
     def pause(self) -> float:
-        """How long to wait before more is done for this workspace; 0 when nothing is owed."""
+        """Return how long to wait before doing more for this workspace; 0 when it is within its share."""
         self._refill()
         return max(0.0, -self._left / SHARE)
 
@@ -62,7 +63,7 @@ class LoopShare:
 
 
 class AgentLimits:
-    """What one start of one workspace has used, and whether its agent was cut off. All its connections share it."""
+    """The usage of one boot of one workspace, shared by its connections, and whether its agent was cut off."""
 
     __slots__ = ("__weakref__", "_on_cut_off", "reason", "share")
 
@@ -72,12 +73,12 @@ class AgentLimits:
         self._on_cut_off = on_cut_off
 
     def check(self) -> None:
-        """Refuse to talk to an agent that was cut off."""
+        """Raise if the agent was cut off."""
         if self.reason is not None:
             raise ProtocolBroken(self.reason)
 
     def cut_off(self, reason: str) -> None:
-        """Talk to this agent no more, until its workspace is started again."""
+        """Stop talking to this agent until its workspace is started again."""
         if self.reason is None:
             self.reason = reason
             if self._on_cut_off is not None:
@@ -85,7 +86,7 @@ class AgentLimits:
 
 
 class AgentProtocol(ResponseHandler):
-    """One connection. Bytes that are not parsed yet wait here, and the socket is not read while there are any."""
+    """One connection. The socket is not read while received bytes wait here to be parsed."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limits: AgentLimits) -> None:
         super().__init__(loop)
@@ -97,7 +98,7 @@ class AgentProtocol(ResponseHandler):
 
     def data_received(self, data: bytes) -> None:
         if not data:
-            # The library goes on where it paused.
+            # The library continues where it paused.
             self._parse(b"")
             return
         self._unparsed = self._unparsed + data if self._unparsed else data
@@ -105,23 +106,23 @@ class AgentProtocol(ResponseHandler):
             self._parse_some()
 
     def feed_data(self, data: tuple[RawResponseMessage, StreamReader], size: int = 0) -> None:
-        """The library has parsed a head."""
+        """Called by the library when it has parsed a head."""
         if data[0].code >= 200:
             self._head_bytes = 0
             self._stop_head_timer()
         super().feed_data(data, size)
 
     def resume_reading(self, resume_parser: bool = True) -> None:
-        # The library says so after every read. Whoever was not paused has nothing to take up again.
+        # The library calls this after every read; there is nothing to resume unless reading was paused.
         if self._reading_paused:
             super().resume_reading(resume_parser)
-            # A pause of the share may have ended meanwhile, and left the socket to whoever resumes.
+            # A pause of the share may have ended meanwhile and left resuming the socket to this call.
             if self._parse_later is None and (self._unparsed or self._buffer_paused):
                 self._parse_soon(0.0)
 
     @property
     def should_close(self) -> bool:
-        """Whether the connection must not be used again: also when bytes follow an answer."""
+        """Return whether the connection must not be reused, which includes bytes after a response."""
         return super().should_close or bool(self._unparsed)
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -131,14 +132,14 @@ class AgentProtocol(ResponseHandler):
             self._parse_later = None
         rest, self._unparsed = self._unparsed, b""
         if rest and exc is None and self._payload is not None:
-            # The end of an answer arrived before the end of the connection. It is at most one read of the socket.
+            # The end of a response arrived before the end of the connection. It is at most one read of the socket.
             self._parse(rest)
         super().connection_lost(exc)
 
     def _parse_some(self) -> None:
         self._parse_later = None
         if self._reading_paused:
-            return  # `resume_reading` goes on
+            return  # `resume_reading` continues
         pause = self._limits.share.pause()
         if not pause and self._unparsed:
             piece, self._unparsed = self._unparsed[:PIECE_BYTES], self._unparsed[PIECE_BYTES:]
@@ -163,7 +164,7 @@ class AgentProtocol(ResponseHandler):
         self._limits.share.spend(time.perf_counter() - began + PIECE_SECONDS)
 
     def _count_head(self, piece: bytes) -> None:
-        """Count what comes before a final head, and when it began to come."""
+        """Count the bytes before a final head, and note when the first of them arrived."""
         if self._payload is not None and not self._payload.is_eof():
             return  # a body, which its reader limits
         self._head_bytes += len(piece)
@@ -175,7 +176,7 @@ class AgentProtocol(ResponseHandler):
             self._head_timer = self._loop.call_later(HEAD_SECONDS, self._head_is_late)
 
     def _head_is_late(self) -> None:
-        # Not cut off for good: a tunnel to another machine may stall for that long.
+        # Not cut off permanently: a tunnel to another machine may stall for that long.
         self._head_timer = None
         self._break(f"its agent did not end the head of an answer within {HEAD_SECONDS:g} s")
 
@@ -194,16 +195,16 @@ class AgentProtocol(ResponseHandler):
 
 
 class AgentUnixConnector(aiohttp.UnixConnector):
-    """Connections to the socket of an agent, within its limits."""
+    """Connections to the Unix socket of an agent, within its limits."""
 
     def __init__(self, path: str, limits: AgentLimits, **options: Any) -> None:
         super().__init__(path, **options)
-        # The library has no other place for it.
+        # The library has no other hook for the protocol class.
         self._factory = partial(AgentProtocol, asyncio.get_running_loop(), limits)  # type: ignore[assignment]
 
 
 class AgentTcpConnector(aiohttp.TCPConnector):
-    """Connections to a replica that passes requests on to an agent. What comes through is the agent's."""
+    """Connections to a replica that relays to an agent. The bytes are the agent's, so its limits apply."""
 
     def __init__(self, limits: AgentLimits, **options: Any) -> None:
         super().__init__(**options)

@@ -1,4 +1,4 @@
-"""Whether this server could start a workspace at all. Where it cannot, chats are not offered what they cannot use."""
+"""The check whether this server can start workspaces. Where it cannot, chats are not offered workspace tools."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NO_KEYS = "Workspaces cannot be started: this server has no key ring to keep the
 
 
 class Availability:
-    """One per process. The answer is remembered for a while."""
+    """One per process. Results are cached for a while."""
 
     def __init__(self, parts: WorkspaceServices) -> None:
         self._parts = parts
@@ -34,8 +34,10 @@ class Availability:
         return found
 
     async def problems(self) -> dict[str, str]:
-        """Why no workspace of a driver can be started here, as a sentence with what helps; by the driver's name.
-        Drivers that are not named work, as far as can be told without a workspace."""
+        """Return, by driver name, why its workspaces cannot start here and what helps.
+
+        Drivers that are missing from the result work, as far as can be determined without a workspace.
+        """
         try:
             self._parts.specs.check_ring()
         except KeysMissing:

@@ -1,7 +1,7 @@
-"""How a turn gets its connection to the workspace, lazily: a chat that needs none never touches one.
+"""The connection of a chat to its workspace, dialed on first use: a chat that needs no workspace never touches one.
 
-The row decides whom to call (workspaces.md, "AgentConn"): an old endpoint is never trusted, a changed row is noticed
-while the dial still waits, and every way to have no connection has a sentence that tells the model what to do.
+The workspace's row decides which agent to dial. An old endpoint is never trusted, a changed row is noticed while the
+dial still waits, and each reason for having no connection has a message that tells the model what to do.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from rookery.workspaces.errors import NoConnection, Situation, WorkspaceError
 log = get_logger("workspaces.connection")
 
 DIAL_SECONDS = 30.0
-# A dial that takes this long looks again whether it calls the right one.
+# After this long a dial reads the row again to check that it still calls the right agent.
 REREAD_SECONDS = 5.0
-# A connection used this recently needs no look at its row.
+# A connection used this recently is reused without reading its row.
 FRESH_SECONDS = 10.0
-# An agent that nobody heard for this long will not come back by itself.
+# An agent that was last seen this long ago is considered lost: it needs a restart.
 SILENT = timedelta(seconds=90)
 ROUNDS = 2
 
 
 class Reach(StrEnum):
-    """How this replica gets to a workspace: by itself, through a replica of its machine, or not at all."""
+    """The path from this replica to a workspace: direct, through a replica of its machine, or none."""
 
     HERE = "here"
     RELAYED = "relayed"
-    OFFLINE = "offline"  # nobody lives on its machine
-    OUT_OF_REACH = "out_of_reach"  # somebody does, and cannot be dialed from here
+    OFFLINE = "offline"  # no replica runs on its machine
+    OUT_OF_REACH = "out_of_reach"  # its replicas cannot be dialed from here
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """A workspace's row as far as a dial looks at it. `operation` is the kind of the open one."""
+class WorkspaceLocation(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of a workspace's row that a dial needs. `operation` is the kind of the open operation."""
 
     id: UUID
     name: str
@@ -68,46 +68,55 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unreadable(Exception):
-    """The row cannot be read now; nothing is known about the workspace."""
+    """Raised when the row cannot be read now; nothing is known about the workspace."""
 
 
-class Places(Protocol):
-    """Where rows come from and connections begin. Reads raise `Unreadable` when the database does not answer."""
+class WorkspaceDirectory(Protocol):
+    """The lookup of workspaces and the factory of their connections.
+
+    Reads raise `Unreadable` when the database does not respond.
+    """
 
     async def find_binding(self, chat_id: ChatId) -> UUID | None: ...
 
-    async def find(self, workspace_id: UUID) -> Place | None:
-        """None: there never was one, or its row is gone."""
+    async def find(self, workspace_id: UUID) -> WorkspaceLocation | None:
+        """Return the workspace's row, or None if it never existed or is gone."""
         ...
 
-    def connect(self, place: Place, chat: ChatHeaders) -> AgentConn:
-        """A client for this generation. No connection is made yet."""
+    def connect(self, location: WorkspaceLocation, chat: ChatHeaders) -> AgentConn:
+        """Return a client for this boot. No connection is opened yet."""
         ...
 
-    def release(self, place: Place) -> None:
-        """This generation answered for another, or is gone: its connections are closed."""
+    def release(self, location: WorkspaceLocation) -> None:
+        """Close the connections of this boot, which is gone or responded for another boot."""
         ...
 
-    async def connected(self, chat_id: ChatId, place: Place, health: Health) -> None:
-        """A chat uses this generation now. Best effort: bumps the last use, follows the generation."""
+    async def connected(self, chat_id: ChatId, location: WorkspaceLocation, health: Health) -> None:
+        """Record, best effort, that a chat uses this boot: update its last use and the chat's boot."""
         ...
 
 
 class _Cached(msgspec.Struct):
-    place: Place
+    location: WorkspaceLocation
     conn: AgentConn
     health: Health
     used_at: float
 
 
 class ChatWorkspace:
-    """The workspace of one chat, as its turns use it. `bind` says which one the newest snapshot of the chat names."""
+    """The workspace of one chat. `bind` sets the workspace that the newest snapshot of the chat names."""
 
     def __init__(
-        self, chat_id: ChatId, places: Places, *, clock: Clock, ancestor_ids: Sequence[UUID] = (), is_root: bool = True
+        self,
+        chat_id: ChatId,
+        directory: WorkspaceDirectory,
+        *,
+        clock: Clock,
+        ancestor_ids: Sequence[UUID] = (),
+        is_root: bool = True,
     ) -> None:
         self._chat_id = chat_id
-        self._places = places
+        self._directory = directory
         self._clock = clock
         self._headers = ChatHeaders(chat_id, tuple(ancestor_ids))
         self._is_root = is_root
@@ -115,7 +124,7 @@ class ChatWorkspace:
         self._cached: _Cached | None = None
         self._dialing: asyncio.Task[_Cached] | None = None
         self._waiters = 0
-        # Whether the turn has used its workspace: what is refreshed at its end depends on it.
+        # Set when a turn uses its workspace; decides what is refreshed at the end of the turn.
         self.was_used = False
         self._told: str | None = None
 
@@ -125,44 +134,44 @@ class ChatWorkspace:
 
     @property
     def health(self) -> Health | None:
-        """What the agent last said of itself, if this chat has talked to it."""
+        """The last health report of the agent, if this chat has talked to it."""
         return None if self._cached is None else self._cached.health
 
     def take_warning(self) -> str | None:
-        """What the model should know about the disk, each time it changed: commands fill it without being asked."""
-        warning = None if self._cached is None else self._cached.place.disk_warning
+        """Return the disk warning for the model if it changed since the last call."""
+        warning = None if self._cached is None else self._cached.location.disk_warning
         is_news = warning != self._told
         self._told = warning
         return warning if is_news else None
 
     def bind(self, workspace_id: UUID | None) -> None:
-        """The chat's row names this workspace now."""
+        """Set the workspace that the chat's row names now."""
         if workspace_id != self._binding:
             self._binding = workspace_id
             self._cached = None
 
     def forget(self, conn: AgentConn) -> None:
-        """This connection turned out to lead nowhere: the next call dials."""
+        """Drop this broken connection, so that the next call dials."""
         if self._cached is not None and self._cached.conn is conn:
             self._cached = None
 
     async def conn(self) -> AgentConn:
-        """A connection that answered; `NoConnection` with a sentence for the model when there cannot be one."""
+        """Return a connection that responded, or raise `NoConnection` with a message for the model."""
         return (await self._shared()).conn
 
     async def dial(self) -> tuple[AgentConn, Health]:
-        """As `conn`, with what the agent says of itself."""
+        """Return a connection, as `conn` does, with the agent's health."""
         found = await self._shared()
         return found.conn, found.health
 
     async def _shared(self) -> _Cached:
-        """Callers of one moment share one dial, and whatever comes of it. The last one to leave ends it."""
+        """Share one dial, and its result, among concurrent callers. It is canceled when the last caller leaves."""
         self.was_used = True
         if (cached := await self._find_cached()) is not None:
             return cached
         if self._dialing is None or self._dialing.done():
             self._dialing = asyncio.create_task(self._find(), name=f"dial:{self._chat_id}")
-            # Heard by nobody when all who waited for it have left.
+            # Retrieve the exception, which no caller reads if all of them have left.
             self._dialing.add_done_callback(lambda done: done.cancelled() or done.exception())
         dialing = self._dialing
         self._waiters += 1
@@ -176,20 +185,20 @@ class ChatWorkspace:
 
     async def _find_cached(self) -> _Cached | None:
         cached = self._cached
-        if cached is None or cached.place.id != self._binding:
+        if cached is None or cached.location.id != self._binding:
             return None
         now = self._clock.monotonic()
         if now - cached.used_at > FRESH_SECONDS:
             try:
-                row = await self._places.find(cached.place.id)
+                row = await self._directory.find(cached.location.id)
             except Unreadable:
-                # Checked again by the next call: the time of its use stays.
+                # `used_at` is unchanged, so that the next call checks again.
                 return cached
-            if row is None or not _is_same(row, cached.place):
+            if row is None or not _is_same(row, cached.location):
                 if self._cached is cached:
                     self._cached = None
                 return None
-            cached.place = row
+            cached.location = row
         cached.used_at = now
         return cached
 
@@ -200,13 +209,13 @@ class ChatWorkspace:
                 workspace_id = self._binding = await self._read_binding()
             if workspace_id is None:
                 raise no_workspace(is_root=self._is_root)
-            place, conn, health = await self._dial(await self._read(workspace_id))
+            location, conn, health = await self._dial(await self._read(workspace_id))
             current = await self._read_binding()
             if current != workspace_id:
                 self._binding = current
                 continue
-            await self._places.connected(self._chat_id, place, health)
-            self._cached = _Cached(place, conn, health, self._clock.monotonic())
+            await self._directory.connected(self._chat_id, location, health)
+            self._cached = _Cached(location, conn, health, self._clock.monotonic())
             return self._cached
         raise NoConnection(
             Situation.CHANGED, "The chat's workspace was changed while it was being connected to. Call the tool again."
@@ -214,20 +223,20 @@ class ChatWorkspace:
 
     async def _read_binding(self) -> UUID | None:
         try:
-            return await self._places.find_binding(self._chat_id)
+            return await self._directory.find_binding(self._chat_id)
         except Unreadable as error:
             raise _unknown(error) from error
 
-    async def _read(self, workspace_id: UUID) -> Place:
+    async def _read(self, workspace_id: UUID) -> WorkspaceLocation:
         try:
-            return _usable(await self._places.find(workspace_id))
+            return _usable(await self._directory.find(workspace_id))
         except Unreadable as error:
             raise _unknown(error) from error
 
-    async def _dial(self, place: Place) -> tuple[Place, AgentConn, Health]:
-        """Health with token and generation, 30 s in all, of whatever generation the row names meanwhile."""
+    async def _dial(self, location: WorkspaceLocation) -> tuple[WorkspaceLocation, AgentConn, Health]:
+        """Ask the agent for its health until it reports the row's boot; follow row changes; 30 s in total."""
         latest = self._clock.monotonic() + DIAL_SECONDS
-        conn, asking = self._ask(place)
+        conn, asking = self._ask(location)
         is_checked = is_repeated = False
         try:
             while True:
@@ -237,19 +246,19 @@ class ChatWorkspace:
                 if asking.done() and error is None:
                     health = asking.result()
                     _check_api(health)
-                    if health.generation == place.generation:
-                        return place, conn, health
+                    if health.generation == location.generation:
+                        return location, conn, health
                     error = WorkspaceError("The workspace agent belongs to another start of this workspace.")
                 is_late = self._clock.monotonic() >= latest
-                fresh = await self._reread(place)
+                fresh = await self._reread(location)
                 if is_late and not asking.done():
                     raise _late(fresh, now=self._clock.now())
-                if not _is_same_address(fresh, place) and not is_late:
-                    # A late answer of the old one is discarded with its task.
+                if not _is_same_address(fresh, location) and not is_late:
+                    # A late response of the old agent is discarded with its task.
                     await _discard(asking)
-                    self._places.release(place)
-                    place, is_checked, is_repeated = fresh, False, False
-                    conn, asking = self._ask(place)
+                    self._directory.release(location)
+                    location, is_checked, is_repeated = fresh, False, False
+                    conn, asking = self._ask(location)
                     continue
                 is_checked = True
                 if error is None:
@@ -257,12 +266,12 @@ class ChatWorkspace:
                 if is_repeated or is_late:
                     raise NoConnection(Situation.OTHER, str(error)) from error
                 is_repeated = True
-                conn, asking = self._ask(place)
+                conn, asking = self._ask(location)
         finally:
             await _discard(asking)
 
-    def _ask(self, place: Place) -> tuple[AgentConn, asyncio.Task[Health]]:
-        conn = self._places.connect(place, self._headers)
+    def _ask(self, location: WorkspaceLocation) -> tuple[AgentConn, asyncio.Task[Health]]:
+        conn = self._directory.connect(location, self._headers)
         return conn, asyncio.create_task(conn.health(seconds=2 * DIAL_SECONDS), name="agent-health")
 
     async def _wait(self, asking: asyncio.Task[Health], seconds: float) -> None:
@@ -272,12 +281,14 @@ class ChatWorkspace:
         except DeadlineExceeded:
             pass
 
-    async def _reread(self, place: Place) -> Place:
-        """The row as it is now; the one at hand when it cannot be read. `NoConnection` when it is not to be called."""
+    async def _reread(self, location: WorkspaceLocation) -> WorkspaceLocation:
+        """Return the current row, or the given one if it cannot be read. Raise `NoConnection` if it must not be
+        dialed.
+        """
         try:
-            return _usable(await self._places.find(place.id))
+            return _usable(await self._directory.find(location.id))
         except Unreadable:
-            return place
+            return location
 
 
 def no_workspace(*, is_root: bool) -> NoConnection:
@@ -290,67 +301,68 @@ def no_workspace(*, is_root: bool) -> NoConnection:
     )
 
 
-def _usable(place: Place | None) -> Place:
-    """The place, if it is to be called; else `NoConnection` by its status."""
-    if place is None or place.status == "deleted":
+def _usable(location: WorkspaceLocation | None) -> WorkspaceLocation:
+    """Return the location if it may be dialed; else raise `NoConnection` by its status."""
+    if location is None or location.status == "deleted":
         raise NoConnection(
             Situation.DELETED, "The workspace of this chat was deleted. Use create_workspace to make a new one."
         )
-    if place.operation is not None or place.status in ("pending", "starting", "stopping", "deleting"):
+    if location.operation is not None or location.status in ("pending", "starting", "stopping", "deleting"):
         raise NoConnection(
             Situation.BUSY,
-            f"The workspace {place.name} is being {_doing(place)}. Use start_workspace, which waits for it.",
+            f"The workspace {location.name} is being {_doing(location)}. Use start_workspace, which waits for it.",
         )
-    if place.status in ("stopped", "failed"):
-        why = f" ({place.error})" if place.error else ""
-        situation = Situation.STOPPED if place.status == "stopped" else Situation.FAILED
+    if location.status in ("stopped", "failed"):
+        why = f" ({location.error})" if location.error else ""
+        situation = Situation.STOPPED if location.status == "stopped" else Situation.FAILED
         raise NoConnection(
-            situation, f"The workspace {place.name} does not run{why}. Use start_workspace to start it. Files are kept."
+            situation,
+            f"The workspace {location.name} does not run{why}. Use start_workspace to start it. Files are kept.",
         )
-    if place.agent_state == "unreachable" and place.error:
+    if location.agent_state == "unreachable" and location.error:
         raise NoConnection(
-            Situation.CUT_OFF, f"{place.error} Use stop_workspace, then start_workspace, or tell the user."
+            Situation.CUT_OFF, f"{location.error} Use stop_workspace, then start_workspace, or tell the user."
         )
-    if place.reach is Reach.OFFLINE:
+    if location.reach is Reach.OFFLINE:
         raise NoConnection(
             Situation.NODE_OFFLINE,
-            f"The machine of the workspace {place.name} is offline. Trying again does not help until it is back. Tell "
-            "the user, who has to bring it back; the files are on it.",
+            f"The machine of the workspace {location.name} is offline. Trying again does not help until it is back. "
+            "Tell the user, who has to bring it back; the files are on it.",
         )
-    if place.reach is Reach.OUT_OF_REACH:
+    if location.reach is Reach.OUT_OF_REACH:
         raise NoConnection(
             Situation.OUT_OF_REACH,
-            f"The workspace {place.name} is on another machine, and the server that runs this chat cannot reach "
+            f"The workspace {location.name} is on another machine, and the server that runs this chat cannot reach "
             "workspaces there. Trying again does not help. Tell the user; an administrator can help.",
         )
-    return place
+    return location
 
 
-def _doing(place: Place) -> str:
-    kind = place.operation or place.status
+def _doing(location: WorkspaceLocation) -> str:
+    kind = location.operation or location.status
     if kind in ("stop", "stopping"):
         return "stopped"
     return "deleted" if kind in ("delete", "deleting") else "started"
 
 
-def _late(place: Place, *, now: datetime) -> NoConnection:
-    if is_silent(place, now=now):
+def _late(location: WorkspaceLocation, *, now: datetime) -> NoConnection:
+    if is_silent(location, now=now):
         return NoConnection(
             Situation.SILENT,
-            f"The workspace {place.name} does not answer and cannot run tools. Use stop_workspace, then "
+            f"The workspace {location.name} does not answer and cannot run tools. Use stop_workspace, then "
             "start_workspace; its files are kept.",
         )
     return NoConnection(
         Situation.TIMED_OUT,
-        f"The connection to the workspace {place.name} timed out. It answered a moment ago, so the next attempt may "
+        f"The connection to the workspace {location.name} timed out. It answered a moment ago, so the next attempt may "
         "work: call the tool again.",
     )
 
 
-def is_silent(place: Place, *, now: datetime) -> bool:
-    """Whether nobody has heard the agent for 90 s, or never since it was started."""
-    seen = place.last_seen_at
-    if seen is None or (place.started_at is not None and seen < place.started_at):
+def is_silent(location: WorkspaceLocation, *, now: datetime) -> bool:
+    """Return whether the agent was last seen 90 s ago or longer, or never since its start."""
+    seen = location.last_seen_at
+    if seen is None or (location.started_at is not None and seen < location.started_at):
         return True
     return now - seen >= SILENT
 
@@ -364,14 +376,14 @@ def _check_api(health: Health) -> None:
         )
 
 
-def _is_same(row: Place | None, place: Place) -> bool:
+def _is_same(row: WorkspaceLocation | None, location: WorkspaceLocation) -> bool:
     if row is None or row.status != "running" or row.agent_state == "unreachable" or row.operation == "stop":
         return False
-    return _is_same_address(row, place)
+    return _is_same_address(row, location)
 
 
-def _is_same_address(row: Place, place: Place) -> bool:
-    return (row.generation, row.endpoint) == (place.generation, place.endpoint)
+def _is_same_address(row: WorkspaceLocation, location: WorkspaceLocation) -> bool:
+    return (row.generation, row.endpoint) == (location.generation, location.endpoint)
 
 
 def _unknown(error: Unreadable) -> NoConnection:

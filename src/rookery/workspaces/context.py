@@ -1,7 +1,7 @@
-"""What workspaces tell chats: fetched from the agent, kept in the database, copied to chats as their pin.
+"""Workspace context (instructions, skills, MCP servers): fetched from the agent, stored, and captured by chats.
 
-A chat keeps its pin while the workspace is down, and its prompt is the same until somebody refreshes it. Nothing here
-ever fails a turn: without an answer the stored copy is used.
+A chat keeps its captured context while the workspace is down, and its prompt stays the same until the context is
+refreshed. Nothing here ever fails a turn: without a response the stored copy is used.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from rookery.workspaces.errors import WorkspaceError
 
 log = get_logger("workspaces.context")
 
-# How long a copy is taken for the newest, and how long a turn waits for a newer one.
+# How long a copy counts as the newest, and how long a turn waits for a newer one.
 FRESH_SECONDS = 30.0
 FETCH_SECONDS = 2.0
-# Chosen: more than any workspace of one process is looked at for.
+# Chosen: more workspaces than one process ever refreshes.
 MAX_REMEMBERED = 4096
 MAX_TOOLS = 500
 
 _KINDS = frozenset({"instruction_file", "skill", "mcp_config", "mcp_server"})
 _STATUSES = frozenset({"ok", "truncated", "oversize", "unreadable", "invalid", "excluded", "pending"})
-# Told of an MCP server that does not run, and of one whose agent does not say what it would run.
+# The reasons shown for an MCP server that is not approved, and for one whose agent does not report what it would run.
 NOT_AGREED = "It starts only after the owner of the workspace has agreed to it."
 OLD_AGENT = "The agent of this workspace is of an older version. Restart the workspace to use this server."
-# How long a turn and a person who has just agreed wait for servers to start.
+# How long a turn, and a user who has just approved a server, wait for servers to start.
 TURN_SETTLE_SECONDS = 1.0
 SETTLE_SECONDS = 10.0
 _WITH_BODY = frozenset({"ok", "truncated"})
@@ -51,7 +51,7 @@ DATABASE_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, Store
 
 
 def snapshot_of(workspace_id: UUID, generation: int, answer: ContextSnapshot, *, now: datetime) -> Snapshot:
-    """What an agent reported, as it is kept: kinds and states this version knows, skills read and named."""
+    """Convert an agent's report to its stored form: kinds and states this version knows, skills parsed and named."""
     found: list[ContextResource] = []
     names: set[str] = set()
     for each in answer.resources:
@@ -80,7 +80,7 @@ def _kept(resource: Resource, ordinal: int, names: set[str]) -> ContextResource:
 
 
 def _with_entry(kept: ContextResource, entry: object) -> ContextResource:
-    """A server with what an owner is asked about. What cannot be asked about does not run."""
+    """Return an MCP server with the entry its owner must approve. A server without one does not run."""
     if entry is None and kept.status == "unreadable":
         return kept
     try:
@@ -94,7 +94,7 @@ def _with_entry(kept: ContextResource, entry: object) -> ContextResource:
 
 
 def _named(kept: ContextResource, names: set[str]) -> ContextResource:
-    """A skill by its front matter; one that cannot be used says why, and the first of a name wins."""
+    """Name a skill by its front matter. An unusable one states the reason; the first of a name wins."""
     folder = posixpath.basename(posixpath.dirname(kept.source))
     try:
         name, description, _ = skills.read(kept.body or "", folder=folder)
@@ -108,22 +108,22 @@ def _named(kept: ContextResource, names: set[str]) -> ContextResource:
 
 
 def _tools(tools: object) -> list[dict[str, Any]]:
-    """Definitions of tools, as far as they are some."""
+    """Return the valid tool definitions."""
     found = tools if isinstance(tools, list) else []
     kept = [each for each in found[:MAX_TOOLS] if isinstance(each, dict) and isinstance(each.get("name"), str)]
-    # The database takes no zero bytes.
+    # PostgreSQL accepts no zero bytes.
     encoded = msgspec.json.encode(kept).replace(b"\\u0000", b"\\ufffd")
     cleaned: list[dict[str, Any]] = msgspec.json.decode(encoded)
     return cleaned
 
 
 def _text(text: str | None) -> str | None:
-    # The database takes no zero bytes.
+    # PostgreSQL accepts no zero bytes.
     return None if text is None else text.replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 def hint_of(marked: Marked) -> WatchHint:
-    """What those who have the chat in their list are told."""
+    """The hint for clients that have the chat in their list."""
     return WatchHint(
         user_id=marked.owner_id,
         kind=WatchKind.CONTEXT,
@@ -133,7 +133,7 @@ def hint_of(marked: Marked) -> WatchHint:
 
 
 class Contexts:
-    """One per process."""
+    """Fetches and stores contexts; one per process."""
 
     def __init__(self, pool: asyncpg.Pool, publisher: Publisher, *, clock: Clock) -> None:
         self._pool = pool
@@ -143,30 +143,30 @@ class Contexts:
         self._versions: dict[tuple[UUID, int], int] = {}
 
     def is_fresh(self, workspace_id: UUID, generation: int) -> bool:
-        """Whether this process has looked at it a moment ago."""
+        """Return whether this process has fetched this context a moment ago."""
         at = self._looked_at.get((workspace_id, generation))
         return at is not None and self._clock.monotonic() - at < FRESH_SECONDS
 
     def known_version(self, workspace_id: UUID, generation: int) -> int:
-        """The last one this process was told; 0 when it was told none."""
+        """Return the last version this process received, or 0."""
         return self._versions.get((workspace_id, generation), 0)
 
     def forget(self) -> None:
-        """Whatever this process has looked at is looked at again."""
+        """Forget all fetched versions, so that each is fetched again."""
         self._looked_at.clear()
         self._versions.clear()
 
     async def refresh(
         self, workspace_id: UUID, generation: int, conn: AgentConn, *, seconds: float = FETCH_SECONDS
     ) -> bool:
-        """Fetch what the agent has now and keep it; whether there is something to pin. Never raises."""
+        """Fetch and store the agent's context; return whether there is a context to capture. Never raises."""
         if len(self._looked_at) >= MAX_REMEMBERED:
             self.forget()
         self._looked_at[workspace_id, generation] = self._clock.monotonic()
         try:
             async with self._clock.deadline(seconds, "workspace-context"):
                 answer = await conn.context()
-            # Nothing is told before the startup script has ended.
+            # The agent reports nothing before the startup script has ended.
             if answer is None or answer.version <= 0:
                 return False
             snapshot = snapshot_of(workspace_id, generation, answer, now=self._clock.now())
@@ -179,9 +179,9 @@ class Contexts:
         return True
 
     async def run_agreed(self, snapshot: Snapshot, conn: AgentConn, *, wait: float = 0.0) -> None:
-        """See to it that the agent runs the MCP servers that the owner has agreed to, and no other.
+        """Make the agent run the MCP servers that the owner approved, and no others.
 
-        It is sent the entries themselves: what its files say by now makes no difference.
+        The agent receives the approved entries themselves, so later changes of its files have no effect.
         """
         if not any(each.entry is not None for each in snapshot.resources):
             return
@@ -196,7 +196,9 @@ class Contexts:
             await self.keep(snapshot_of(snapshot.workspace_id, snapshot.generation, answer, now=now))
 
     async def keep(self, snapshot: Snapshot) -> None:
-        """Store it unless something newer is there, tell chats whose pin it outdates, and pin those that wait."""
+        """Store a snapshot unless a newer one exists, notify chats whose captured context it outdates, and capture it
+        for chats that wait.
+        """
         async with self._pool.acquire() as conn:
             before = mcp_consents.signature(await context.find_snapshot(conn, snapshot.workspace_id))
             if not await context.write_snapshot(conn, snapshot):
@@ -211,7 +213,7 @@ class Contexts:
         self._publisher.publish([hint_of(each) for each in (*marked, *pinned, *told) if each is not None])
 
     async def pin(self, chat_id: ChatId) -> bool:
-        """Pin what is stored for the chat's workspace; False when there is nothing. Never raises."""
+        """Capture the stored context of the chat's workspace; return False when there is none. Never raises."""
         try:
             async with self._pool.acquire() as conn:
                 pinned = await context.pin(conn, chat_id)

@@ -1,7 +1,7 @@
-"""Hears at once when a workspace has something else to tell, for as long as a chat in it runs (workspaces.md, 7.2).
+"""Long polls for context changes of workspaces while a chat in them runs.
 
-One long poll per workspace and replica, however many of its chats run here. A step says that it runs; the poll goes on
-by itself from step to step and ends when nobody has said so for a while.
+There is one long poll per workspace and replica, however many of its chats run here. Each step holds the watch. The
+poll continues from step to step and ends when no step has held it for a while.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from uuid import UUID
 from rookery.runtime.clock import Clock, DeadlineExceeded
 from rookery.telemetry.log import get_logger
 from rookery.workspaces.agent_http import ChatHeaders
-from rookery.workspaces.connection import Place, Places, Unreadable
+from rookery.workspaces.connection import Unreadable, WorkspaceDirectory, WorkspaceLocation
 from rookery.workspaces.context import DATABASE_ERRORS, Contexts, snapshot_of
 from rookery.workspaces.drivers.protocol import DriverError
 from rookery.workspaces.errors import WorkspaceError
@@ -21,7 +21,7 @@ from rookery.workspaces.errors import WorkspaceError
 log = get_logger("workspaces.context_watch")
 
 POLL_SECONDS = 55.0
-# After an agent that does not answer, before it is asked again.
+# Delay before an agent that did not respond is asked again.
 PAUSE_SECONDS = 5.0
 PACE_SECONDS = 1.0
 
@@ -35,23 +35,25 @@ class _Watch:
 
 
 class ContextWatches:
-    """One per process."""
+    """The watches of this process."""
 
-    def __init__(self, contexts: Contexts, places: Places, *, clock: Clock) -> None:
+    def __init__(self, contexts: Contexts, directory: WorkspaceDirectory, *, clock: Clock) -> None:
         self._contexts = contexts
-        self._places = places
+        self._directory = directory
         self._clock = clock
         self._watches: dict[UUID, _Watch] = {}
 
     def hold(self, workspace_id: UUID) -> None:
-        """A step of a chat in this workspace begins. Costs nothing but the first time."""
+        """Hold the watch: a step of a chat in this workspace begins. Only the first call starts a poll."""
         watch = self._watches.setdefault(workspace_id, _Watch())
         watch.holders += 1
         if watch.task is None:
             watch.task = asyncio.create_task(self._run(workspace_id, watch), name=f"context:{workspace_id}")
 
     def release(self, workspace_id: UUID) -> None:
-        """That step is over. The poll under way is left to its end: the next step is likely to come before."""
+        """Release the watch: that step is over. The running poll continues, because the next step is likely to come
+        soon.
+        """
         if (watch := self._watches.get(workspace_id)) is not None:
             watch.holders -= 1
 
@@ -66,39 +68,39 @@ class ContextWatches:
         try:
             while True:
                 is_heard = await self._ask(workspace_id, watch)
-                # Also after an answer: an agent that was replaced may have something new every time.
+                # Also after a response: a replaced agent may report something new every time.
                 await self._clock.sleep(PACE_SECONDS if is_heard else PAUSE_SECONDS, "context-watch")
                 if watch.holders <= 0:
                     return
         except Exception as error:
             log.exception("context_watch_failed", error, workspace_id=workspace_id)
         finally:
-            # In one go with the last look at the holders: whoever comes later begins anew.
+            # No await between the last check of the holders and this: a later holder starts a new watch.
             if self._watches.get(workspace_id) is watch:
                 del self._watches[workspace_id]
 
     async def _ask(self, workspace_id: UUID, watch: _Watch) -> bool:
-        """One poll; False when there was nobody to ask."""
+        """Poll once; return False when the workspace could not be asked."""
         try:
-            place = await self._places.find(workspace_id)
-            if place is None or place.status != "running" or not place.is_reachable:
+            location = await self._directory.find(workspace_id)
+            if location is None or location.status != "running" or not location.is_reachable:
                 return False
-            await self._poll(place, watch)
+            await self._poll(location, watch)
         except (WorkspaceError, DriverError, Unreadable, DeadlineExceeded, LookupError, *DATABASE_ERRORS) as error:
             log.info("context_not_heard", workspace_id=workspace_id, error=str(error) or type(error).__name__)
             return False
         return True
 
-    async def _poll(self, place: Place, watch: _Watch) -> None:
-        if watch.generation != place.generation:
-            watch.generation = place.generation
-            watch.version = self._contexts.known_version(place.id, place.generation)
-        conn = self._places.connect(place, ChatHeaders())
+    async def _poll(self, location: WorkspaceLocation, watch: _Watch) -> None:
+        if watch.generation != location.generation:
+            watch.generation = location.generation
+            watch.version = self._contexts.known_version(location.id, location.generation)
+        conn = self._directory.connect(location, ChatHeaders())
         answer = await conn.context(after=watch.version, wait=POLL_SECONDS)
-        # Nothing is told before the startup script has ended.
+        # The agent reports nothing before the startup script has ended.
         if answer is None or answer.version <= 0:
             return
         watch.version = answer.version
-        snapshot = snapshot_of(place.id, place.generation, answer, now=self._clock.now())
+        snapshot = snapshot_of(location.id, location.generation, answer, now=self._clock.now())
         await self._contexts.keep(snapshot)
         await self._contexts.run_agreed(snapshot, conn)

@@ -1,4 +1,4 @@
-"""Where turns and routers find workspaces and begin connections: the `Places` of `dialing`, over the database."""
+"""The workspace directory of a replica: the `WorkspaceDirectory` of `connection`, implemented over the database."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rookery.telemetry.log import get_logger
 from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.agent_http import AgentPools, ChatHeaders
 from rookery.workspaces.agent_messages import Health
-from rookery.workspaces.connection import Place, Reach, Unreadable
+from rookery.workspaces.connection import Reach, Unreadable, WorkspaceLocation
 from rookery.workspaces.context import hint_of
 from rookery.workspaces.drivers.protocol import Connector, WorkspaceSpec
 from rookery.workspaces.relay import RelayedConnector
@@ -27,7 +27,7 @@ log = get_logger("workspaces.directory")
 _DATABASE_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, StoreError)
 
 
-class StorePlaces:
+class StoreWorkspaceDirectory:
     """One per replica. Remembers the last spec of each workspace it looked up, for `connect`."""
 
     def __init__(self, parts: WorkspaceServices) -> None:
@@ -45,7 +45,7 @@ class StorePlaces:
         except _DATABASE_ERRORS as error:
             raise Unreadable("The database does not answer.") from error
 
-    async def find(self, workspace_id: UUID) -> Place | None:
+    async def find(self, workspace_id: UUID) -> WorkspaceLocation | None:
         try:
             async with self._parts.pool.acquire() as conn:
                 row = await workspaces.find_workspace(conn, workspace_id)
@@ -57,14 +57,14 @@ class StorePlaces:
             reach = await self._reach(row)
         except _DATABASE_ERRORS as error:
             raise Unreadable("The database does not answer.") from error
-        return self._place(row, None if open_one is None else open_one.kind, reach)
+        return self._location(row, None if open_one is None else open_one.kind, reach)
 
-    def connect(self, place: Place, chat: ChatHeaders) -> AgentConn:
-        row, spec = self._specs[place.id]
-        pool = self._pools.find(place.id, spec.generation)
+    def connect(self, location: WorkspaceLocation, chat: ChatHeaders) -> AgentConn:
+        row, spec = self._specs[location.id]
+        pool = self._pools.find(location.id, spec.generation)
         if pool is None:
             connector = self._connector(row, spec)
-            pool = self._pools.get(place.id, spec.generation, token=spec.token, connector=connector)
+            pool = self._pools.get(location.id, spec.generation, token=spec.token, connector=connector)
         return AgentConn(pool, chat)
 
     def _connector(self, row: Workspace, spec: WorkspaceSpec) -> Connector:
@@ -74,7 +74,9 @@ class StorePlaces:
         return RelayedConnector(parts.peers, row.node or "", row.id, parts.clock)
 
     async def find_own(self, workspace_id: UUID) -> Connector | None:
-        """The way to an agent of this very machine, for whoever asks from another; None when none runs here."""
+        """Return a connector to an agent on this machine, for a relayed request; None when the agent does not run
+        here.
+        """
         parts = self._parts
         try:
             async with parts.pool.acquire() as conn:
@@ -98,24 +100,24 @@ class StorePlaces:
             return Reach.OFFLINE
         return Reach.RELAYED if any(peer.url is not None for peer in found) else Reach.OUT_OF_REACH
 
-    def release(self, place: Place) -> None:
-        self._pools.drop(place.id, place.generation)
+    def release(self, location: WorkspaceLocation) -> None:
+        self._pools.drop(location.id, location.generation)
 
-    async def connected(self, chat_id: ChatId, place: Place, health: Health) -> None:
-        """Bumps the last use and follows the generation; a new generation with a snapshot is pinned anew."""
+    async def connected(self, chat_id: ChatId, location: WorkspaceLocation, health: Health) -> None:
+        """Update the last use and the chat's boot. For a new boot with a snapshot, capture its context for the chat."""
         try:
             async with self._parts.pool.acquire() as conn:
-                await workspaces.touch(conn, place.id, now=self._parts.clock.now())
+                await workspaces.touch(conn, location.id, now=self._parts.clock.now())
                 is_new = await context.write_generation(
-                    conn, chat_id, workspace_id=place.id, generation=place.generation
+                    conn, chat_id, workspace_id=location.id, generation=location.generation
                 )
-                snapshot = await context.find_snapshot(conn, place.id) if is_new else None
-                if snapshot is not None and snapshot.generation == place.generation:
+                snapshot = await context.find_snapshot(conn, location.id) if is_new else None
+                if snapshot is not None and snapshot.generation == location.generation:
                     pinned = await context.pin(conn, chat_id)
                     if pinned is not None:
                         self._parts.publisher.publish([hint_of(pinned)])
         except (*_DATABASE_ERRORS, ChatNotFound) as error:
-            log.warning("workspace_use_not_noted", workspace_id=place.id, chat_id=chat_id, error=str(error))
+            log.warning("workspace_use_not_noted", workspace_id=location.id, chat_id=chat_id, error=str(error))
 
     async def close(self) -> None:
         await self._pools.close()
@@ -132,11 +134,11 @@ class StorePlaces:
         try:
             await self._parts.cut_off(workspace_id, generation, reason)
         except _DATABASE_ERRORS as error:
-            # This replica does not talk to the agent any more in any case; another one finds out by itself.
+            # This replica has stopped talking to the agent anyway; other replicas detect the violation themselves.
             log.warning("workspace_not_marked", workspace_id=workspace_id, error=str(error))
 
-    def _place(self, row: Workspace, operation: str | None, reach: Reach) -> Place:
-        return Place(
+    def _location(self, row: Workspace, operation: str | None, reach: Reach) -> WorkspaceLocation:
+        return WorkspaceLocation(
             id=row.id,
             name=row.name,
             status=row.status,

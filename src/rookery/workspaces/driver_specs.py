@@ -1,4 +1,4 @@
-"""From a workspace's row to what a driver is told: tokens opened, templates unpacked, parameters filled in."""
+"""Driver specs, built from a workspace's row: tokens opened, templates unpacked, parameters filled in."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ TOKEN_BYTES = 32
 
 
 class Specs:
-    """Builds specs. `keys_dir` holds the private keys that templates of the ssh driver name; `shared_folders` are what
-    templates may bind."""
+    """Builds specs. `keys_dir` holds the private keys that ssh templates name; `shared_folders` are what templates may
+    bind.
+    """
 
     def __init__(
         self, ring: KeyRing | None, *, keys_dir: Path | None = None, shared_folders: Sequence[str] = ()
@@ -39,19 +40,21 @@ class Specs:
         self._shared_folders = shared_folders
 
     def check_ring(self) -> None:
-        """Without a ring no token can be kept, so no workspace can be started."""
+        """Raise without a key ring: no token could be stored, so no workspace could be started."""
         if self._ring is None:
             raise KeysMissing
 
     def fresh_token(self, workspace_id: UUID) -> str:
-        """A new token, sealed for the row."""
+        """Return a new token, sealed for the row."""
         if self._ring is None:
             raise KeysMissing
         token = secrets.token_urlsafe(TOKEN_BYTES)
         return self._ring.seal(token, table=workspaces.TABLE, row_id=str(workspace_id), column=workspaces.TOKEN_COLUMN)
 
     def open_token(self, workspace: Workspace) -> str:
-        """The token of the row; an empty one, which no agent accepts, when there is none that can be opened."""
+        """Return the token of the row. If there is none that can be opened, return an empty one, which no agent
+        accepts.
+        """
         if self._ring is None or workspace.token_enc is None:
             return ""
         opened = self._ring.open(
@@ -65,7 +68,7 @@ class Specs:
     def seal_secrets(
         self, workspace_id: UUID, secrets: Mapping[str, Value], *, table: str = workspaces.TABLE
     ) -> str | None:
-        """Secret parameters, sealed for the row of the workspace or for its operation's; None for none."""
+        """Seal secret parameters for the row of the workspace or of its operation; return None for none."""
         if not secrets:
             return None
         if self._ring is None:
@@ -81,7 +84,9 @@ class Specs:
         *,
         table: str = workspaces.TABLE,
     ) -> dict[str, Value]:
-        """What is stored, with the secrets in the place of their masks. A secret that cannot be opened is missing."""
+        """Return the stored parameters with secrets in place of their masks. A secret that cannot be opened is left
+        out.
+        """
         opened: dict[str, Value] = dict(parameters)
         if secrets_enc is None:
             return opened
@@ -99,7 +104,7 @@ class Specs:
         return opened | msgspec.json.decode(found.reveal(), type=dict[str, Value])
 
     async def seal_clear_parameters(self, conn: Connection) -> int:
-        """Seal credentials that an older version stored in the clear; how many workspaces had some."""
+        """Seal credentials that an older version stored unsealed; return how many workspaces had some."""
         sealed = 0
         for workspace in await workspaces.list_clear_parameters(conn):
             shown = {name: parameter_values.masked(value) for name, value in workspace.parameters.items()}
@@ -110,7 +115,7 @@ class Specs:
         return sealed
 
     def find_parameters(self, workspace: Workspace) -> dict[str, Value]:
-        """What is stored, for another start. A secret that cannot be opened has to be given again."""
+        """Return the stored parameters for another start. A secret that cannot be opened has to be supplied again."""
         try:
             return self.open_parameters(workspace.id, workspace.parameters, workspace.secrets_enc)
         except DriverError:
@@ -119,7 +124,7 @@ class Specs:
             }
 
     async def plain(self, conn: Connection, workspace: Workspace) -> WorkspaceSpec:
-        """What stopping, deleting, looking and connecting need."""
+        """Return the spec for stopping, deleting, probing and connecting."""
         manifest = await self._manifest(conn, workspace) if workspace.driver == "ssh" else None
         return WorkspaceSpec(
             id=str(workspace.id),
@@ -130,7 +135,7 @@ class Specs:
         )
 
     def local(self, workspace: Workspace) -> WorkspaceSpec:
-        """As `plain`, for drivers that need no more than the row."""
+        """Return the same spec as `plain`, for drivers that need only the row."""
         return WorkspaceSpec(
             id=str(workspace.id),
             generation=workspace.generation,
@@ -139,7 +144,9 @@ class Specs:
         )
 
     async def whole(self, conn: Connection, workspace: Workspace, operation: Operation) -> WorkspaceSpec:
-        """What a start needs. Raises `DriverError` when the template is gone, or binds what is not shared any more."""
+        """Return the spec for a start. Raise `DriverError` when the template is gone or binds a folder that is no
+        longer shared.
+        """
         manifest = await self._manifest(conn, workspace)
         archive = await stored.load_archive(conn, workspace.template or "", workspace.template_revision or "")
         if manifest is None or archive is None:
@@ -173,7 +180,7 @@ class Specs:
         )
 
     async def shutdown_seconds(self, conn: Connection, workspace: Workspace) -> float:
-        """How long the shutdown script may take; without one the agent ends at once."""
+        """Return how long the shutdown script may take. Without a script the agent ends immediately."""
         manifest = await self._manifest(conn, workspace)
         if manifest is None or manifest.shutdown is None:
             return manifests.SHUTDOWN_SECONDS

@@ -1,12 +1,12 @@
-"""What can go wrong between the server and a workspace.
+"""Errors between the server and a workspace.
 
 WorkspaceError
-├── AgentError          the agent refused: status, code and a message that alone helps a model
-├── AgentUnreachable    no answer: nothing listens, the connection broke, or it took too long
-│   └── AgentCutOff     the agent broke the protocol, and is not talked to until its workspace is started again
-├── NoConnection        a turn cannot have a connection; `situation` says why, the message what to do about it
-├── NotWatchable        there is no workspace to look into now; `code` says why
-└── TooManyWatches      as many show it already as the agent has room for
+├── AgentError          the agent refused: status, code and a message that a model can act on
+├── AgentUnreachable    no response: nothing listens, the connection broke, or it took too long
+│   └── AgentCutOff     the agent broke the protocol; it is ignored until its workspace is started again
+├── NoConnection        a turn cannot have a connection; `situation` is the reason, the message what to do about it
+├── NotWatchable        there is no workspace to look into now; `code` is the reason
+└── TooManyWatches      the workspace is watched by as many clients as the agent supports
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from rookery.workspaces.agent_messages import FieldProblem
 
 
 class WorkspaceError(Exception):
-    """Base. The message is text for a model or a person."""
+    """Base class. The message is text for a model or a user."""
 
 
 class AgentError(WorkspaceError):
-    """An answer of the agent that is a refusal."""
+    """Raised for a refusal by the agent."""
 
     def __init__(self, status: int, code: str, message: str, fields: Sequence[FieldProblem] = ()) -> None:
         super().__init__(message)
@@ -33,7 +33,7 @@ class AgentError(WorkspaceError):
 
 
 class AgentUnreachable(WorkspaceError):
-    """The agent did not answer. `timed_out`: it may be at work on the request."""
+    """Raised when the agent did not respond. With `timed_out` it may still be working on the request."""
 
     def __init__(self, message: str, *, timed_out: bool = False) -> None:
         super().__init__(message)
@@ -53,7 +53,7 @@ def cut_off_sentence(reason: str) -> str:
 
 
 class Situation(StrEnum):
-    """Why a turn has no connection (workspaces.md, "AgentConn")."""
+    """Reasons why a turn has no connection."""
 
     NONE = "none"
     NONE_IN_CHILD = "none_in_child"
@@ -78,7 +78,7 @@ class NoConnection(WorkspaceError):
 
 
 class NotWatchable(WorkspaceError):
-    """`code`: no_workspace, workspace_not_running or agent_unreachable."""
+    """`code` is no_workspace, workspace_not_running or agent_unreachable."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)

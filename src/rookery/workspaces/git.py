@@ -1,6 +1,6 @@
-"""The state of a chat's repositories, asked of its workspace.
+"""The state of a chat's git repositories, read from its workspace.
 
-A fresh scan is nothing when nobody answers; what is watched live says why it cannot be.
+A scan returns None when the workspace does not respond; a live watch raises the reason.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.agent_http import ChatHeaders
 from rookery.workspaces.agent_messages import GitMessage, Repository
 from rookery.workspaces.connection import Unreadable
-from rookery.workspaces.directory import StorePlaces
+from rookery.workspaces.directory import StoreWorkspaceDirectory
 from rookery.workspaces.drivers.protocol import DriverError
 from rookery.workspaces.errors import NotWatchable, TooManyWatches, WorkspaceError
 from rookery.workspaces.reachability import find_reachable
@@ -27,55 +27,59 @@ from rookery.workspaces.services import WorkspaceServices
 log = get_logger("workspaces.git")
 
 SCAN_SECONDS = 10.0
-# Of one workspace, in one replica: each holds a connection to the agent, and tools need theirs.
+# Per workspace and replica. Each watch holds a connection to the agent, and tools need connections too.
 MAX_WATCHES = 16
-# What the database's columns hold; an agent may say anything.
+# The range of the database columns; an agent may send any number.
 _MAX_COUNT = 2**31 - 1
 
 
 class ChatGit:
-    def __init__(self, parts: WorkspaceServices, places: StorePlaces) -> None:
+    def __init__(self, parts: WorkspaceServices, directory: StoreWorkspaceDirectory) -> None:
         self._parts = parts
-        self._places = places
+        self._directory = directory
         self._watches: Counter[UUID] = Counter()
 
     async def scan(self, chat_id: ChatId) -> tuple[Repository, ...] | None:
-        """What the agent of the chat's workspace sees now; None without one that runs, is here and answers."""
+        """Return the current repositories of the chat's workspace; None unless it is running, reachable and
+        responding.
+        """
         try:
-            workspace_id = await self._places.find_binding(chat_id)
-            place = await self._places.find(workspace_id) if workspace_id is not None else None
-            if place is None or place.status != Status.RUNNING or not place.is_reachable:
+            workspace_id = await self._directory.find_binding(chat_id)
+            location = await self._directory.find(workspace_id) if workspace_id is not None else None
+            if location is None or location.status != Status.RUNNING or not location.is_reachable:
                 return None
-            agent = self._places.connect(place, ChatHeaders())
+            agent = self._directory.connect(location, ChatHeaders())
             return (await agent.scan_git(chat_id, seconds=SCAN_SECONDS)).repositories
         except (WorkspaceError, DriverError, Unreadable) as error:
             log.info("repositories_not_scanned", chat_id=chat_id, error=str(error))
             return None
 
     async def watch(self, chat_id: ChatId) -> GitWatch:
-        """What the agent reports from now on, with its first word. `NotWatchable` when there is nobody to ask."""
-        place = await find_reachable(self._places, chat_id)
-        if self._watches[place.id] >= MAX_WATCHES:
+        """Watch the repositories; the first report is read already. Raise `NotWatchable` when no workspace can be
+        asked.
+        """
+        location = await find_reachable(self._directory, chat_id)
+        if self._watches[location.id] >= MAX_WATCHES:
             raise TooManyWatches(MAX_WATCHES)
-        self._watches[place.id] += 1
+        self._watches[location.id] += 1
         messages: AsyncGenerator[GitMessage, None] | None = None
         try:
-            agent = self._places.connect(place, ChatHeaders())
+            agent = self._directory.connect(location, ChatHeaders())
             messages = agent.watch_git(chat_id)
             async with self._parts.clock.deadline(SCAN_SECONDS, "git-watch"):
                 first = await anext(messages)
         except BaseException as error:
-            self._release(place.id)
+            self._release(location.id)
             if messages is not None:
                 await messages.aclose()
             if isinstance(error, (WorkspaceError, DriverError, DeadlineExceeded, LookupError, StopAsyncIteration)):
                 log.info("repositories_not_watched", chat_id=chat_id, error=str(error) or type(error).__name__)
-                raise NotWatchable("agent_unreachable", f"The workspace {place.name} does not answer.") from error
+                raise NotWatchable("agent_unreachable", f"The workspace {location.name} does not answer.") from error
             raise
-        return GitWatch(self, chat_id, place.id, agent, first, messages)
+        return GitWatch(self, chat_id, location.id, agent, first, messages)
 
     async def is_bound(self, chat_id: ChatId, workspace_id: UUID) -> bool:
-        return await self._places.find_binding(chat_id) == workspace_id
+        return await self._directory.find_binding(chat_id) == workspace_id
 
     def _release(self, workspace_id: UUID) -> None:
         self._watches[workspace_id] -= 1
@@ -83,7 +87,7 @@ class ChatGit:
             del self._watches[workspace_id]
 
     def status(self, repository: Repository) -> DiffStatus:
-        """As it is kept, for lists and badges."""
+        """Convert a repository to the form stored for lists and badges."""
         return DiffStatus(
             repository.root,
             repository.branch,
@@ -96,7 +100,7 @@ class ChatGit:
 
 
 class GitWatch:
-    """One stream of an agent. `first` is the state the repositories are in; `close` ends it."""
+    """One report stream of an agent. `first` is the initial state of the repositories; `close` ends the stream."""
 
     def __init__(
         self,
@@ -116,18 +120,18 @@ class GitWatch:
         self._is_closed = False
 
     async def is_bound(self) -> bool:
-        """Whether this is still the workspace of the chat."""
+        """Return whether this is still the workspace of the chat."""
         return await self._git.is_bound(self._chat_id, self._workspace_id)
 
     async def scan(self) -> None:
-        """Let the agent look now; what it finds comes with `messages`."""
+        """Ask the agent to scan now; the result arrives in `messages`."""
         await self._agent.scan_git(self._chat_id, seconds=SCAN_SECONDS)
 
     def status(self, repository: Repository) -> DiffStatus:
         return self._git.status(repository)
 
     async def close(self) -> None:
-        """May be called more than once."""
+        """Close the stream. Repeated calls have no effect."""
         if not self._is_closed:
             self._is_closed = True
             self._git._release(self._workspace_id)

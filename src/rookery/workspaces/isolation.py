@@ -1,7 +1,8 @@
-"""Tries on this machine what a workspace must not be able to do, so that an operator need not take it on trust.
+"""The isolation check: tries, on this machine, everything a workspace must not be able to do.
 
-Two workspaces are started as chats start them. One of them runs a program that tries to reach the server, its files and
-the other workspace; each attempt is one finding. Both are deleted in the end.
+It lets an operator verify isolation instead of trusting it. Two workspaces are started as chats start them. One of them
+runs a program that tries to reach the server, its files and the other workspace; each attempt is one finding. Both are
+deleted in the end.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ CHECK_SECONDS = 60.0
 _GENERATION = 1
 _MCP = {"mcpServers": {"doctor": {"command": "touch", "args": ["/home/agent/started-by-mcp"]}}}
 
-# Runs inside. Every attempt that succeeds is printed with what it got; nothing that is printed is believed to be more.
+# Runs inside the workspace and prints each attempt that succeeded with what it got. The output is treated as data only.
 _ATTEMPTS = """
 import base64, json, os, socket, sys
 wanted = json.loads(base64.b64decode(sys.argv[1]))
@@ -73,15 +74,15 @@ print(json.dumps({
     "mcp_started": os.path.exists(os.path.expanduser("~/started-by-mcp")),
 }))
 """
-# Numbers of Linux; Python does not have all of them everywhere.
+# Linux numbers; Python does not define all of them on every platform.
 _FAMILIES = {"vsock": 40, "packet": 17, "alg": 38, "bluetooth": 31}
 _DOOR = 3128
-# A workspace of its own has the agent, the shell and the program that tries.
+# An isolated workspace sees the agent, the shell and the testing program.
 _OWN_PROCESSES = 6
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One wall. `is_held` is None when it could not be tried."""
+    """The result for one boundary. `is_held` is None when it could not be tested."""
 
     subject: str
     is_held: bool | None
@@ -97,7 +98,9 @@ class _Tried(msgspec.Struct, frozen=True):
 
 
 class IsolationCheck:
-    """`config` says what must be hidden, and where the server listens; the workspaces are those of `driver`."""
+    """Runs the check. `config` states what must be hidden and where the server listens; the workspaces are those of
+    `driver`.
+    """
 
     def __init__(
         self,
@@ -113,7 +116,7 @@ class IsolationCheck:
         self._sandbox = sandbox
 
     async def run(self) -> list[Finding]:
-        """Try everything. Raises what starting a workspace raises."""
+        """Run all attempts. Errors of starting a workspace are raised."""
         async with (
             asyncio.timeout(CHECK_SECONDS),
             self._started() as first,
@@ -155,7 +158,7 @@ class IsolationCheck:
             await http.close()
 
     async def _prepare(self, first: WorkspaceSpec, other: WorkspaceSpec) -> None:
-        """Give the other one something to be found, and this one a project that wants to start a program."""
+        """Put a secret into the other workspace, and into this one a project that wants to start a program."""
         async with self._connected(other) as agent:
             health = await agent.health()
             await agent.write_file(f"{health.home}/private.txt", b"private\n")
@@ -197,7 +200,7 @@ class IsolationCheck:
         if tried.processes > _OWN_PROCESSES:
             return Finding("other workspaces", False, f"a workspace sees {tried.processes} processes")
         if users[0] == users[1]:
-            # A normal user has no other users to give.
+            # An unprivileged server cannot run workspaces as other users.
             is_held = None if os.geteuid() == 0 else True
             shared = f"they share the user {users[0]}, and with it the kernel's limits for one user"
             return Finding("other workspaces", is_held, f"a workspace sees no other; {shared}")
@@ -213,7 +216,7 @@ class IsolationCheck:
 
 
 class _Listener:
-    """A program of this machine that no workspace may reach. `accepted` counts who did."""
+    """A listener on this machine that no workspace may reach. `accepted` counts connections."""
 
     def __init__(self, listening: socket.socket) -> None:
         self.port: int = listening.getsockname()[1]
@@ -256,7 +259,7 @@ def _servers(tried: _Tried) -> Finding:
 
 
 def _own_addresses() -> list[str]:
-    """Loopback, and what this machine is called by others."""
+    """Return loopback and the addresses other machines use for this one."""
     found = ["127.0.0.1", "::1"]
     with contextlib.suppress(OSError):
         found += sorted({str(each[4][0]) for each in socket.getaddrinfo(socket.gethostname(), None)})
@@ -264,4 +267,4 @@ def _own_addresses() -> list[str]:
 
 
 def _quiet(line: str) -> None:
-    """Starts say what they do; the findings are what counts here."""
+    """Discard log lines of starts; only the findings are reported."""

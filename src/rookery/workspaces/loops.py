@@ -1,4 +1,4 @@
-"""Everything about workspaces that lives as long as a replica, and the loops it needs."""
+"""The workspace runtime of a replica: its long-lived objects and the loops they need."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rookery.workspaces.availability import Availability
 from rookery.workspaces.connection import Unreadable
 from rookery.workspaces.context import DATABASE_ERRORS, SETTLE_SECONDS, Contexts
 from rookery.workspaces.context_watch import ContextWatches
-from rookery.workspaces.directory import StorePlaces
+from rookery.workspaces.directory import StoreWorkspaceDirectory
 from rookery.workspaces.drivers import startup_notice
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.protocol import DriverError
@@ -32,9 +32,9 @@ from rookery.workspaces.services import WorkspaceServices
 
 log = get_logger("workspaces")
 
-# Nobody waits for it, so it may take longer than what a turn waits for.
+# No caller waits for it, so it may take longer than the refresh of a turn.
 READY_SECONDS = 10.0
-# More than a server of the workspace gets to start.
+# Longer than an MCP server of the workspace gets to start.
 ANSWER_SECONDS = 15.0
 
 
@@ -42,17 +42,17 @@ class WorkspaceRuntime:
     def __init__(self, parts: WorkspaceServices) -> None:
         self.parts = parts
         self.service = Workspaces(parts)
-        self.places = StorePlaces(parts)
+        self.directory = StoreWorkspaceDirectory(parts)
         self.contexts = Contexts(parts.pool, parts.publisher, clock=parts.clock)
-        self.watches = ContextWatches(self.contexts, self.places, clock=parts.clock)
+        self.watches = ContextWatches(self.contexts, self.directory, clock=parts.clock)
         self.availability = Availability(parts)
-        self.git = ChatGit(parts, self.places)
-        self.folders = ChatFolders(self.places)
+        self.git = ChatGit(parts, self.directory)
+        self.folders = ChatFolders(self.directory)
         self.executor = Executor(parts)
         self.reconciler = Reconciler(parts, self.executor.readiness)
 
     def start(self, group: asyncio.TaskGroup, *, is_server: bool) -> list[asyncio.Task[Any]]:
-        """The loops of this replica. A command carries out operations while it lives, and looks after nothing else."""
+        """Start the loops. A CLI command only carries out operations; reconciling and the rest are for servers."""
         loops: list[asyncio.Task[Any]] = [group.create_task(self.executor.run(), name="workspace-operations")]
         if is_server:
             loops += [
@@ -68,12 +68,12 @@ class WorkspaceRuntime:
         return [driver.doors for driver in self.parts.drivers.values() if isinstance(driver, LocalDriver)]
 
     def add_own_port(self, port: int) -> None:
-        """The server listens there: no exemption lets a workspace reach it."""
+        """Register a port the server listens on: no exemption lets a workspace reach it."""
         for doors in self._doors():
             doors.add_own_port(port)
 
     async def _keep(self, doors: Doors) -> NoReturn:
-        """A command serves those that it starts, and a server all that nobody serves."""
+        """Serve egress. A command serves the workspaces it starts; a server serves all that no other process serves."""
         async for _ in self.parts.clock.ticker(KEEP_SECONDS, "workspace-egress"):
             try:
                 await doors.keep()
@@ -84,29 +84,29 @@ class WorkspaceRuntime:
         raise AssertionError("unreachable")
 
     async def hear_context(self, workspace: Workspace) -> None:
-        """A workspace is ready: what it has to tell is kept, and pinned by the chats that wait for it."""
+        """Store the context of a workspace that became ready, and capture it for the chats that wait for it."""
         try:
-            place = await self.places.find(workspace.id)
-            if place is None or place.generation != workspace.generation:
+            location = await self.directory.find(workspace.id)
+            if location is None or location.generation != workspace.generation:
                 return
-            conn = self.places.connect(place, ChatHeaders())
-            await self.contexts.refresh(workspace.id, place.generation, conn, seconds=READY_SECONDS)
+            conn = self.directory.connect(location, ChatHeaders())
+            await self.contexts.refresh(workspace.id, location.generation, conn, seconds=READY_SECONDS)
         except (Unreadable, NoConnection, DriverError, LookupError) as error:
             log.info("workspace_context_not_heard", workspace_id=workspace.id, error=str(error))
 
     async def run_agreed_servers(self, workspace_id: UUID) -> None:
-        """An owner has answered about an MCP server: the agent runs what it may run from now on. Never raises.
+        """Make the agent run the approved MCP servers after an owner's decision. Never raises.
 
-        A workspace that does not answer hears of it when it does again.
+        A workspace that does not respond is updated when it responds again.
         """
         try:
-            place = await self.places.find(workspace_id)
-            if place is None or place.status != Status.RUNNING or not place.is_reachable:
+            location = await self.directory.find(workspace_id)
+            if location is None or location.status != Status.RUNNING or not location.is_reachable:
                 return
             async with self.parts.pool.acquire() as conn:
                 snapshot = await context.find_snapshot(conn, workspace_id)
-            if snapshot is not None and snapshot.generation == place.generation:
-                conn_to = self.places.connect(place, ChatHeaders())
+            if snapshot is not None and snapshot.generation == location.generation:
+                conn_to = self.directory.connect(location, ChatHeaders())
                 async with self.parts.clock.deadline(ANSWER_SECONDS, "mcp-servers"):
                     await self.contexts.run_agreed(snapshot, conn_to, wait=SETTLE_SECONDS)
         except (Unreadable, WorkspaceError, DriverError, DeadlineExceeded, LookupError, *DATABASE_ERRORS) as error:
@@ -114,7 +114,7 @@ class WorkspaceRuntime:
 
     async def close(self) -> None:
         await self.watches.close()
-        await self.places.close()
+        await self.directory.close()
         for doors in self._doors():
             await doors.close()
         for driver in self.parts.drivers.values():
@@ -122,7 +122,7 @@ class WorkspaceRuntime:
                 await driver.close()
 
     async def push_templates(self) -> None:
-        """Templates that come with Rookery. A failure leaves those of the version before."""
+        """Push the templates that come with Rookery. On failure those of the previous version stay."""
         try:
             async with self.parts.pool.acquire() as conn:
                 await shipped_templates.push(conn, self.parts.publisher)

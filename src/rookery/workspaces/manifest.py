@@ -1,7 +1,7 @@
-"""`template.toml`: how a template says what its workspaces are, read strictly and in one pass.
+"""The manifest of a template, `template.toml`, read strictly and in one pass.
 
-Unknown keys are refused with their path, because a mistyped limit would be no limit; all problems are reported
-together. The result is what the database keeps as JSON.
+Unknown keys are refused with their path, because a mistyped limit would be no limit. All problems are reported
+together. The database stores the result as JSON.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ DriverName: TypeAlias = Literal["local", "ssh"]
 
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a workspace can be told. `ephemeral` values are given anew at every start and never stored.
+    """A parameter of a template. `ephemeral` values are supplied at every start and never stored.
 
-    Values of the type `secret` are sealed, shown to nobody, and handed to the startup script by a descriptor.
+    Values of the type `secret` are sealed, never shown, and passed to the startup script through a file descriptor.
     """
 
     name: str
@@ -66,7 +66,7 @@ class ScriptPlace(msgspec.Struct, frozen=True):
 
 
 class SshPlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where the machine is. `identity` names a secret of the server; the key itself is never in a template."""
+    """The address of the ssh host. `identity` names a secret of the server; the key itself is never in a template."""
 
     host: str
     known_hosts: str
@@ -77,7 +77,7 @@ class SshPlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A template, as its folder says. Durations are seconds; 0 is never."""
+    """A template as its folder describes it. Durations are seconds; 0 means never."""
 
     name: str
     display_name: str = ""
@@ -109,7 +109,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def decode(stored: Mapping[str, Any]) -> Manifest:
-    """From what the database keeps."""
+    """Decode the stored JSON of a manifest."""
     return msgspec.convert(networks.with_new_names(stored), Manifest)
 
 
@@ -118,7 +118,7 @@ def encode(manifest: Manifest) -> str:
 
 
 def parse(text: str, *, files: Collection[str] = ()) -> Manifest:
-    """Read `template.toml`. `files` are the names in the folder, for what the manifest refers to.
+    """Read `template.toml`. `files` are the names in the folder, for references from the manifest.
 
     Raises `TemplateInvalid` with every problem.
     """
@@ -134,7 +134,7 @@ def parse(text: str, *, files: Collection[str] = ()) -> Manifest:
 
 
 class _Table:
-    """A table of the document: every key that is read is known, and the others are problems when it is done."""
+    """A table of the document. Keys that are never read are reported as unknown when it is done."""
 
     def __init__(self, raw: Mapping[str, Any], path: str, problems: list[Problem]) -> None:
         self.raw = raw
@@ -149,7 +149,7 @@ class _Table:
         self.problems.append(Problem(self.place(key), detail))
 
     def take(self, key: str, check: Callable[[object], Any], default: Any) -> Any:
-        """The value of a key, checked. `check` raises ValueError with a sentence."""
+        """Return the checked value of a key. `check` raises ValueError with a sentence."""
         self._known.add(key)
         if key not in self.raw:
             return default
@@ -323,7 +323,7 @@ class _Reading:
         made = [found for each in tables if (found := self._parameter(each)) is not None]
         if len(tables) > MAX_PARAMETERS:
             top.wrong("parameters", f"At most {MAX_PARAMETERS} parameters.")
-        # Case does not count: two that differ in nothing else would be one for people.
+        # Case-insensitive: users would confuse names that differ only in case.
         seen: set[str] = set()
         for table, each in zip(tables, made, strict=False):
             if each.name.lower() in seen:

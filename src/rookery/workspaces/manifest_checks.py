@@ -1,4 +1,4 @@
-"""What single values of a manifest may be. Each check gives the value, or raises ValueError with a sentence."""
+"""Checks of single manifest values. Each check returns the value or raises ValueError with a sentence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def duration_seconds(raw: object) -> float:
-    """`"2h"`, `"90s"`, `"1d"`, or a whole number of seconds."""
+    """Parse `"2h"`, `"90s"`, `"1d"` or a whole number of seconds."""
     if isinstance(raw, int) and not isinstance(raw, bool) and 0 <= raw <= 10**9:
         return float(raw)
     match = re.fullmatch(r"([0-9]{1,9})(s|m|h|d|)", raw) if isinstance(raw, str) else None
@@ -26,7 +26,7 @@ def duration_seconds(raw: object) -> float:
 
 
 def bound_parameter(path: str) -> str | None:
-    """The parameter that a path stands for: `$ROOKERY_PARAM_folder` is whatever the workspace was given as `folder`."""
+    """Return the parameter that a path refers to: `$ROOKERY_PARAM_folder` is the value of `folder`."""
     name = path.removeprefix(f"${PARAMETER_PREFIX}")
     return name if name != path else None
 
@@ -55,7 +55,7 @@ def text(most: int) -> Callable[[object], str]:
 
 
 def word(raw: object) -> str:
-    """For a command line: nothing that begins like an option, and no spaces."""
+    """Check a command line word: it must not begin like an option nor contain spaces."""
     if not isinstance(raw, str) or not re.fullmatch(r"[A-Za-z0-9_.@:\[\]%~+-]{1,255}", raw) or raw.startswith("-"):
         raise ValueError("This must be one word of letters, digits and . _ - @ :, and not begin with a hyphen.")
     return raw
@@ -132,7 +132,7 @@ def regex(raw: object) -> str:
 
 
 def path(raw: object) -> str:
-    """`~`, below it, absolute, or a parameter. `..` is refused: what a path means must not depend on links."""
+    """Check a path: `~`, below it, absolute, or a parameter. `..` is refused, because its meaning depends on links."""
     given = text(4096)(raw)
     is_rooted = given == "~" or given.startswith(("~/", "/")) or bound_parameter(given) is not None
     if not is_rooted or ".." in given.split("/"):
@@ -155,7 +155,7 @@ def source(raw: object) -> str:
 
 
 def host(raw: object) -> str:
-    """A host that workspaces may reach, written as it is compared."""
+    """Check a host that workspaces may reach and return it in the form used for comparison."""
     return str(hosts.parse(text(300)(raw)))
 
 

@@ -1,8 +1,8 @@
-"""What a workspace may reach: the names that templates and settings use for it, and words for people. Pure.
+"""The network levels of workspaces: their names in templates and settings, and their descriptions. Pure.
 
-`none` is nothing. `hosts` are the hosts that the template lists. `public` is every public host. Workspaces with one of
-these have a network namespace of their own, and a proxy of the server's as the only way out. `host` is the network of
-the machine itself.
+`none` is no network. `hosts` are the hosts that the template lists. `public` is every public host. Workspaces with one
+of these have their own network namespace, and a proxy of the server as the only exit. `host` is the network of the
+machine itself.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
 Network: TypeAlias = Literal["none", "hosts", "public", "host"]
-# From the least on: the settings cap what templates may ask for.
+# In increasing order: settings cap the level that templates may request.
 NETWORKS: tuple[Network, ...] = get_args(Network)
 DEFAULT: Network = "public"
-# With these the server serves a proxy for the workspace.
+# At these levels the server runs a proxy for the workspace.
 BY_PROXY: tuple[Network, ...] = ("hosts", "public")
-# What they were called before. Templates, stored ones too, and settings may still say so.
+# Former names. Templates, including stored ones, and settings may still use them.
 OLD_NAMES: Mapping[str, Network] = {"proxy": "hosts", "full": "host"}
 
 WORDS: Mapping[Network, str] = {
@@ -28,7 +28,7 @@ WORDS: Mapping[Network, str] = {
 
 
 def read(raw: object) -> Network:
-    """A name as somebody wrote it. Raises ValueError with a sentence."""
+    """Parse a level from user input. Raises ValueError with a sentence."""
     for network in NETWORKS:
         if raw == network:
             return network
@@ -38,12 +38,12 @@ def read(raw: object) -> Network:
 
 
 def lowered(asked: Network, most: Network) -> Network:
-    """What is granted to whoever asks for this, where no more than `most` is allowed."""
+    """Return the level that is granted for the requested one where `most` is the maximum."""
     return min(asked, most, key=NETWORKS.index)
 
 
 def with_new_names(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A stored manifest, which may be from before the names changed."""
+    """Return a stored manifest with former level names replaced."""
     sandbox = manifest.get("sandbox")
     if not isinstance(sandbox, Mapping) or sandbox.get("network") not in OLD_NAMES:
         return manifest

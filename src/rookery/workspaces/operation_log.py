@@ -1,4 +1,4 @@
-"""The log of an operation while it is written: lines are collected, stored a few at a time, and told to followers."""
+"""The log of a running operation: lines are collected, stored in batches, and announced to followers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_LINE_CHARS = 4096
 
 
 class OperationWriter:
-    """A driver's `Log`. `run` stores what comes; nothing is lost that was said before it ended."""
+    """A driver's `Log`. `run` stores lines as they arrive; `close` stores the rest, so none are lost."""
 
     def __init__(self, parts: WorkspaceServices, workspace_id: UUID, operation_id: UUID) -> None:
         self._parts = parts
@@ -36,7 +36,7 @@ class OperationWriter:
         self._has_some.set()
 
     async def run(self) -> None:
-        """Store lines as they come, until cancelled."""
+        """Store lines as they arrive, until canceled."""
         while True:
             await self._has_some.wait()
             await self._parts.clock.sleep(FLUSH_SECONDS, "operation-log")
@@ -57,7 +57,7 @@ class OperationWriter:
                 is_stored = True
         finally:
             if not is_stored:
-                # Another attempt comes, at the latest with the end of the operation.
+                # They are tried again, at the latest at the end of the operation.
                 self._lines[:0] = lines
                 self._has_some.set()
         topic = workspaces.topic(self._workspace_id)

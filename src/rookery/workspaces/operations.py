@@ -1,9 +1,9 @@
-"""Carries out operations on workspaces: claims them, drives the driver, and writes down what came of it.
+"""The operation executor: claims operations on workspaces, calls the driver, and stores the result.
 
 Every replica has an executor; those of one node share its local workspaces. A claim is a lease of 30 s that is renewed
-every 10 s, so what a dead replica had in hand is finished by another. Driver actions are idempotent for that reason:
-the start of a generation that already answers is success. A start that was canceled is let go of before anything else
-is claimed for its workspace.
+every 10 s, so another replica finishes the operations of a dead one. For that reason driver actions are idempotent:
+starting a boot that already responds is a success. A canceled start is released before another operation of its
+workspace is claimed.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ from rookery.workspaces.services import WorkspaceServices
 
 log = get_logger("workspaces.operations")
 
-# workspaces.md, "Records and life".
 START_SECONDS = 600.0
-# Waiting operations are found by hints; this is for hints that were missed.
+# Waiting operations are announced by hints; polling covers hints that were missed.
 POLL_SECONDS = 2.0
 RETRY_SECONDS = 2.0
 MAX_AT_ONCE = 8
@@ -42,7 +41,7 @@ OUT_OF_REACH = frozenset({"ssh_auth", "ssh_hostkey", "ssh_failed", "python_missi
 
 
 class _InHand:
-    """An operation this replica works on. `lost` is set when it is not its own any more."""
+    """An operation this replica works on. `lost` is set when its lease is lost."""
 
     def __init__(self, operation: Operation) -> None:
         self.operation = operation
@@ -50,7 +49,7 @@ class _InHand:
 
 
 class Executor:
-    """`run` until cancelled; then what is in hand is given back, and its sandboxes stay."""
+    """Runs until canceled; then it releases its operations and leaves their sandboxes running."""
 
     def __init__(self, parts: WorkspaceServices) -> None:
         self._parts = parts
@@ -60,7 +59,7 @@ class Executor:
         self.readiness = Readiness(parts)
 
     def wake(self, _: object = None) -> None:
-        """Look again: there may be something to claim, or something in hand was canceled."""
+        """Check again: there may be an operation to claim, or a claimed one was canceled."""
         self._wake.set()
 
     async def run(self) -> NoReturn:
@@ -131,7 +130,7 @@ class Executor:
                 lost.lost.set()
 
     async def _hold(self, held: _InHand) -> None:
-        """One operation, until it is over, somebody else's, or this replica ends."""
+        """Work on one operation until it is over, its lease is lost, or this replica ends."""
         operation = held.operation
         work = asyncio.create_task(self._execute(operation), name=f"operation-work:{operation.id}")
         losing = asyncio.create_task(held.lost.wait(), name=f"operation-lost:{operation.id}")
@@ -153,12 +152,12 @@ class Executor:
             self._wake.set()
 
     async def _let_go(self, operation: Operation) -> None:
-        """What comes next for the workspace waits for this, so that no driver acts twice at once."""
+        """Release the operation. The next one of the workspace waits for this, so that driver actions never overlap."""
         try:
             async with self._parts.pool.acquire() as conn:
                 await claims.let_go(conn, operation.id, replica_id=self._parts.replica_id)
         except DATABASE_ERRORS as error:
-            log.warning("operation_not_let_go", operation_id=operation.id, error=str(error))  # its lease ends by itself
+            log.warning("operation_not_let_go", operation_id=operation.id, error=str(error))  # its lease expires
         self._parts.publish([MiscHint(topic=requests.TOPIC)])
 
     async def _give_back(self, operation: Operation) -> None:
@@ -177,7 +176,8 @@ class Executor:
         except ClaimLost:
             log.info("operation_lost", operation_id=operation.id)
         except Exception as error:
-            # A bug, or the database went away: the lease ends, and whoever claims it next does it again.
+            # A bug, or the database went away: the lease expires and the next replica to claim the operation repeats
+            # it.
             log.exception("operation_broke", error, operation_id=operation.id, workspace_id=operation.workspace_id)
             await self._parts.clock.sleep(RETRY_SECONDS, "operation-broke")
         finally:
@@ -228,7 +228,7 @@ class Executor:
             if is_ready := health is not None and health.agent_state in SETTLED:
                 assert health is not None
                 await self.readiness.tell(workspace, writer, health)
-            # Before the end is told: whoever follows the log leaves with it.
+            # Before the end is published: followers of the log stop reading then.
             await writer.flush()
             running = await self._finish_up(operation, endpoint, health)
             self.readiness.follow(running, operation.id, is_told=is_ready)
@@ -243,12 +243,12 @@ class Executor:
             parts.stats.start_seconds.observe((workspace.driver, result), parts.clock.monotonic() - began)
 
     async def _hand_over(self, workspace: Workspace, secrets: Mapping[str, str]) -> None:
-        """Give the agent what its startup script waits for."""
+        """Send the agent the secrets that its startup script waits for."""
         try:
             async with self._parts.connected(workspace) as agent:
                 await agent.give_secrets(secrets)
         except AgentError as error:
-            # A replica that takes a start over finds that the one before it has done this already.
+            # After a takeover, the previous replica may have sent them already.
             if error.code != "secrets_given":
                 raise _not_handed_over(error) from error
         except WorkspaceError as error:
@@ -265,7 +265,7 @@ class Executor:
             directory=endpoint.directory,
             warning=" ".join(endpoint.warnings) or None,
             disk_warning=disk_warning(health) if health is not None else None,
-            # With the state: whoever waits for a script that is over already asks nobody again.
+            # Stored with the state, so that waiters for a finished script need no further request.
             startup_exit_code=health.startup_exit_code if health is not None else None,
             network=endpoint.network,
         )
@@ -281,7 +281,7 @@ class Executor:
             spec = await parts.specs.plain(conn, workspace)
             grace = await parts.specs.shutdown_seconds(conn, workspace)
             if operation.reason == Reason.DISABLED:
-                # The workspace is not asked for long: its user may not use it any more.
+                # A short grace period: the user of this workspace is disabled.
                 grace = min(grace, DISABLED_GRACE_SECONDS)
         writer(f"Stopping {workspace.name}.")
         async with parts.clock.deadline(grace + STOP_SLACK_SECONDS, "workspace-stop"):
@@ -302,7 +302,7 @@ class Executor:
                 await parts.driver(workspace.driver).delete(spec)
             writer("Its files are gone.")
         except DriverError as error:
-            # A machine that never comes back must not keep a row, and a place in somebody's quota, for ever.
+            # A machine that never comes back must not keep a row, which counts towards its owner's quota, forever.
             if error.code not in OUT_OF_REACH or not operation.parameters.get(requests.FORCE):
                 raise
             writer(f"Its files stay where they are, because their machine is out of reach: {error.message}")
@@ -323,7 +323,7 @@ def _not_handed_over(error: WorkspaceError) -> DriverError:
 
 
 def _agent_state(health: Health | None) -> str:
-    """As the agent says, if it is one we know; else its script counts as running until somebody asks again."""
+    """Return the agent's state if it is known; else the script counts as running until the next check."""
     if health is not None and health.agent_state in SETTLED:
         return health.agent_state
     return AgentState.STARTING

@@ -1,4 +1,4 @@
-"""Values of template parameters: their types, how they are checked, and how they look in an environment."""
+"""Values of template parameters: their types, checks, and form in an environment."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import msgspec
 ParameterType: TypeAlias = Literal["string", "number", "bool", "list(string)", "secret"]
 Value: TypeAlias = bool | int | float | str | list[str]
 TYPES: tuple[ParameterType, ...] = ("string", "number", "bool", "list(string)", "secret")
-MASK = "***"  # what is shown for a secret; given back, it stands for the value that is stored
+MASK = "***"  # shown for a secret; sent back, it stands for the stored value
 MAX_TEXT_BYTES = 32_768
 MAX_ITEMS = 200
 _BOOLEANS = {"true": True, "false": False}
 
 
 class Rules(Protocol):
-    """What a parameter says about its values."""
+    """The rules of a parameter for its values."""
 
     @property
     def type(self) -> ParameterType: ...
@@ -35,12 +35,12 @@ class Rules(Protocol):
 
 
 def item_type(kind: ParameterType) -> ParameterType:
-    """What the options of a parameter are: of a list, those of its items."""
+    """Return the type of a parameter's options: for a list, the type of its items."""
     return "string" if kind == "list(string)" else kind
 
 
 def convert(raw: object, kind: ParameterType) -> Value:
-    """The value as its type has it. Text is taken where it is plain what it means; else ValueError with a sentence."""
+    """Convert a value to its type. Unambiguous text is accepted; else ValueError with a sentence."""
     match kind:
         case "string" | "secret":
             if isinstance(raw, str) and "\0" not in raw and len(raw.encode(errors="replace")) <= MAX_TEXT_BYTES:
@@ -69,13 +69,13 @@ def _number(raw: object) -> int | float:
 
 
 def check(value: Value, rules: Rules) -> list[str]:
-    """What is wrong with a value that has the right type, as sentences."""
+    """Return the problems of a value that has the right type, as sentences."""
     found = []
     items = value if isinstance(value, list) else [value]
     if rules.options and any(item not in rules.options for item in items):
         found.append(f"Choose from {', '.join(text(each) for each in rules.options)}.")
     if rules.regex is not None and not all(re.fullmatch(rules.regex, str(item)) for item in items):
-        # Whoever made the template says it in words there; an expression alone helps few people.
+        # The template's author describes the pattern there; a regular expression alone helps few users.
         meaning = f" {rules.description}" if rules.description else ""
         found.append(f"This must match {rules.regex}.{meaning}")
     if isinstance(value, bool):
@@ -95,7 +95,7 @@ def check(value: Value, rules: Rules) -> list[str]:
 
 
 def text(value: Value) -> str:
-    """As scripts see it in `ROOKERY_PARAM_NAME`. A list is JSON."""
+    """Return the value as scripts see it in `ROOKERY_PARAM_NAME`. A list is JSON."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -112,12 +112,14 @@ _WEB = re.compile(r"(?:.*\+)?(?:https?|ftps?)://", re.IGNORECASE)
 
 
 def without_credentials(value: Value) -> Value:
-    """The value with no user info in its URLs. A user without a password stays where it is only a name, as for ssh."""
+    """Return the value without user info in its URLs. A user without a password is kept where it is only a name, as for
+    ssh.
+    """
     return _rewritten(value, "")
 
 
 def masked(value: Value) -> Value:
-    """The value as it may be shown: user info of URLs is a mask."""
+    """Return the value for display, with the user info of URLs masked."""
     return _rewritten(value, f"{MASK}@")
 
 
@@ -127,7 +129,7 @@ def _rewritten(value: Value, mask: str) -> Value:
     if not isinstance(value, str):
         return value
     if (alone := _ONE_URL.fullmatch(value)) is not None:
-        # A password with a slash in it should have been written otherwise, and must not be shown all the same.
+        # A password with a slash should have been percent-encoded; it is hidden anyway.
         return alone[1] + mask + alone[2]
 
     def rewrite(found: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""From what somebody gives to what a workspace is started with: presets, stored values, defaults, and every rule."""
+"""Parameters of a start, resolved from presets, given values, stored values and defaults, and checked by every rule."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from rookery.workspaces.template_problems import ParametersInvalid, Problem
 
 
 class Resolved(msgspec.Struct, frozen=True):
-    """`stored` stays with the workspace; `once` is for this start alone.
+    """Resolved parameters: `stored` stays with the workspace; `once` is for this start only.
 
-    Both may be shown: secrets, and URLs with credentials, are masked in them. The values themselves are in `secrets`
-    and `once_secrets`, to be sealed.
+    Both may be shown: secrets, and URLs with credentials, are masked in them. The unmasked values are in `secrets` and
+    `once_secrets`, to be sealed.
     """
 
     stored: dict[str, Value]
@@ -34,11 +34,10 @@ def resolve(
     stored: Mapping[str, object] | None = None,
     shared_folders: Sequence[str] = (),
 ) -> Resolved:
-    """Preset values, overlaid by given ones, then stored values (of a start), then defaults.
+    """Resolve preset values, overlaid by given ones, then stored values (of a start), then defaults.
 
-    `stored` is None for a new workspace, else what is stored, with its secrets opened. Raises `ParametersInvalid` with
-    every problem. `shared_folders` are the
-    folders of the host that a parameter may choose from.
+    `stored` is None for a new workspace, else the stored values with secrets opened. `shared_folders` are the folders
+    of the host that a parameter may choose from. Raises `ParametersInvalid` with every problem.
     """
     problems: list[Problem] = []
     chosen = _preset(manifest, preset_id, problems) | dict(given)
@@ -61,7 +60,7 @@ def resolve(
 
 
 def _split(manifest: Manifest, chosen: Mapping[str, Value]) -> tuple[dict[str, Value], dict[str, Value]]:
-    """What may be shown of the values, and those that are secret or have credentials in them."""
+    """Split values into those that may be shown, and those that are secret or contain credentials."""
     shown, secrets = dict(chosen), dict[str, Value]()
     for name, value in chosen.items():
         masked = parameter_values.MASK if _is_secret(manifest, name) else parameter_values.masked(value)
@@ -71,7 +70,9 @@ def _split(manifest: Manifest, chosen: Mapping[str, Value]) -> tuple[dict[str, V
 
 
 def given_to_scripts(manifest: Manifest, chosen: Mapping[str, Value]) -> tuple[dict[str, str], dict[str, str]]:
-    """The values as scripts see them: in the environment, and by a descriptor. A URL with credentials is in both."""
+    """Return the values as scripts see them: in the environment, and by a descriptor. A URL with credentials is in
+    both.
+    """
     environment, secrets = dict[str, str](), dict[str, str]()
     for name, value in chosen.items():
         bare = parameter_values.without_credentials(value)
@@ -88,7 +89,7 @@ def _is_secret(manifest: Manifest, name: str) -> bool:
 
 
 def bound(path: str, chosen: Mapping[str, Value]) -> str | None:
-    """A path of the manifest with its parameter filled in; None when that has no value."""
+    """Return a path of the manifest with its parameter filled in; None when the parameter has no value."""
     name = manifest_checks.bound_parameter(path)
     if name is None:
         return path
@@ -97,7 +98,7 @@ def bound(path: str, chosen: Mapping[str, Value]) -> str | None:
 
 
 def bound_sandbox(sandbox: Sandbox, chosen: Mapping[str, Value]) -> Sandbox:
-    """The sandbox with the folders that parameters name; a bind whose parameter has no value is left out."""
+    """Return the sandbox with the folders that parameters name. Binds whose parameter has no value are left out."""
     filled = {
         kind: tuple(path for each in getattr(sandbox, kind) if (path := bound(each, chosen)) is not None)
         for kind in ("ro_binds", "rw_binds")
@@ -136,7 +137,7 @@ def _value(
 
 
 def _is_mask(parameter: Parameter, given: object, before: object) -> bool:
-    """Whether somebody gives back what was shown for a value that is stored."""
+    """Return whether the given value is the mask that was shown for the stored one."""
     if parameter.type == "secret":
         return given == parameter_values.MASK
     return (
@@ -147,7 +148,7 @@ def _is_mask(parameter: Parameter, given: object, before: object) -> bool:
 
 
 def _fallback(parameter: Parameter, before: object, field: str, problems: list[Problem]) -> Value | None:
-    """What was stored, unless a newer revision gave the parameter another type; then the default."""
+    """Return the stored value, or the default if a newer revision changed the parameter's type."""
     if before is not None:
         try:
             return parameter_values.convert(before, parameter.type)
@@ -161,7 +162,7 @@ def _fallback(parameter: Parameter, before: object, field: str, problems: list[P
 def _check_folders(
     manifest: Manifest, chosen: Mapping[str, Value], shared: Sequence[str], problems: list[Problem]
 ) -> None:
-    """A folder of the host that a parameter names must be one that the operator of this server shares."""
+    """Check that each host folder that a parameter names is shared by the operator of this server."""
     for path in (*manifest.sandbox.ro_binds, *manifest.sandbox.rw_binds):
         name = manifest_checks.bound_parameter(path)
         value = chosen.get(name) if name is not None else None

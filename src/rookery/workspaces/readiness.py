@@ -1,7 +1,7 @@
-"""Follows what a started workspace does until its startup script is over, and keeps its log.
+"""The follow-up of a start: follows a workspace until its startup script is over, and stores the script's log.
 
-The start has succeeded by then: the agent answers, and tools may use it. What a dead replica followed is picked up by
-the reconciler.
+The start has already succeeded: the agent responds and tools may use it. If this replica dies, the reconciler continues
+the follow-up.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from rookery.workspaces.services import WorkspaceServices
 log = get_logger("workspaces.readiness")
 
 ASK_SECONDS = 1.0
-# The agent ends the script by itself after the template's time; this is for one that does not.
+# The agent ends the script after the template's limit; this covers an agent that does not.
 FOLLOW_SECONDS = 3660.0
-# From where on the owner is told of the disk.
+# The owner is warned from this fraction of the disk on.
 NEARLY_FULL = 0.9
 MEBIBYTE = 1024 * 1024
 
@@ -46,7 +46,7 @@ class Readiness:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def follow(self, workspace: Workspace, operation_id: UUID, *, is_told: bool = False) -> None:
-        """Until the script is over. `is_told`: it is, and its log has been kept."""
+        """Follow until the script is over. `is_told`: it is over and its log is stored."""
         following = self._follow(workspace, operation_id, is_told=is_told)
         task = asyncio.create_task(following, name=f"readiness:{workspace.id}")
         self._tasks.add(task)
@@ -59,7 +59,7 @@ class Readiness:
             await asyncio.wait(self._tasks)
 
     async def tell(self, workspace: Workspace, writer: OperationWriter, health: Health) -> None:
-        """All that a script which is over has printed, and how it went."""
+        """Log the whole output of a finished script and its result."""
         await self._copy_log(workspace, writer, 0)
         _say(writer, health)
 
@@ -74,7 +74,7 @@ class Readiness:
                     cursor = await self._copy_log(workspace, writer, cursor)
                 if health is not None:
                     if health.agent_state in SETTLED and not is_told:
-                        # Before it is noted: whoever follows the log leaves with that.
+                        # Before the end is stored: followers of the log stop reading then.
                         _say(writer, health)
                         await writer.flush()
                     if await self.note(workspace, health):
@@ -89,7 +89,9 @@ class Readiness:
             log.exception("workspace_not_followed", error, workspace_id=workspace.id)
 
     async def _copy_log(self, workspace: Workspace, writer: OperationWriter, cursor: int) -> int:
-        """What the script has printed since; where it is now. A log that cannot be had is no reason to stop."""
+        """Copy new script output to the log and return the new cursor. A log that cannot be read is no reason to
+        stop.
+        """
         try:
             async with self._parts.connected(workspace) as agent:
                 printed = await agent.script_log(since=cursor)
@@ -101,7 +103,7 @@ class Readiness:
         return printed.cursor
 
     async def note(self, workspace: Workspace, health: Health) -> bool:
-        """Write down what the agent says; whether its startup script is over."""
+        """Store the agent's report; return whether its startup script is over."""
         state = health.agent_state if health.agent_state in set(AgentState) else AgentState.STARTING
         async with self._parts.pool.acquire() as conn:
             has_changed = await claims.observe(
@@ -124,7 +126,7 @@ class Readiness:
 
 
 def disk_warning(health: Health) -> str | None:
-    """Said in whole percent, so that it does not change with every byte."""
+    """Return the disk warning in whole percent, so that it does not change with every byte."""
     if health.disk_limit <= 0 or health.disk_used < NEARLY_FULL * health.disk_limit:
         return None
     percent = min(health.disk_used * 100 // health.disk_limit, 999)

@@ -1,7 +1,7 @@
-"""Makes rows and sandboxes agree, per node: what is written down decides, what is dead is written down.
+"""The reconciler of a node: makes sandboxes match the workspace rows, and records dead sandboxes in the rows.
 
-At the start and every 30 s: running workspaces are looked at (those from before the start are adopted by that), and
-sandboxes that no row knows are stopped. Every minute idle workspaces are stopped and forgotten ones deleted.
+At the start and every 30 s, running workspaces are probed (which adopts those from before the start) and sandboxes
+without a row are stopped. Every minute idle workspaces are stopped and abandoned ones deleted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RECONCILE_SECONDS = 30.0
 IDLE_SECONDS = 60.0
 SILENT = timedelta(seconds=30)
 PROBE_SECONDS = 15.0
-# One that does not answer costs seconds, and whoever owns it can see to that: the others must not wait for it.
+# A workspace that does not respond costs seconds, and its owner controls that: others must not wait for it.
 LOOKS_AT_ONCE = 4
 
 _ERRORS = (
@@ -74,13 +74,15 @@ class Reconciler:
             log.exception("workspaces_not_reconciled", error)
 
     async def reconcile(self) -> bool:
-        """One round; False when another replica of this node has its turn. The first one adopts what still runs."""
+        """Run one round; return False when another replica of this node runs it. The first round adopts running
+        workspaces.
+        """
         parts = self._parts
         async with parts.pool.acquire() as conn, claims.node_turn(conn, parts.node) as is_mine:
             if not is_mine:
                 return False
             node_since = await claims.find_node_start(conn, parts.node)
-            # Before the rows: a sandbox is only made after its row says so.
+            # Before the rows: a sandbox is made only after its row exists.
             found = await self._inventory()
             up = await workspaces.list_up(conn, node=parts.node)
             parts.stats.workspaces = await workspaces.count_by_status(conn)
@@ -112,7 +114,7 @@ class Reconciler:
             try:
                 await inventory.stop_stray(sandbox)
             except DriverError as error:
-                # Looked for again in the next round; the others are looked after all the same.
+                # The next round tries again; the other sandboxes are still handled.
                 log.warning("stray_sandbox_not_stopped", workspace_id=sandbox.workspace_id, error=str(error))
 
     async def _look_in_turn(self, workspace: Workspace, node_since: datetime | None, turns: asyncio.Semaphore) -> None:
@@ -127,7 +129,7 @@ class Reconciler:
         try:
             probe = await self._probe(workspace)
         except (DriverError, DeadlineExceeded) as error:
-            # Nothing is known: a machine that cannot be reached over ssh may be there again in a moment.
+            # The state is unknown: a machine that cannot be reached over ssh may be back in a moment.
             log.warning("workspace_not_probed", workspace_id=workspace.id, error=str(error))
             probe = Probe(alive=True, answers=False)
         if not probe.alive:
@@ -157,7 +159,7 @@ class Reconciler:
                 await parts.tell(conn, lost)
 
     async def stop_idle(self) -> int:
-        """Stop what nobody uses, delete what nobody wants; how many. Looked at again under the lock of each row."""
+        """Stop idle workspaces and delete abandoned ones; return how many. Each is checked again under its row lock."""
         parts = self._parts
         now = parts.clock.now()
         async with parts.pool.acquire() as conn:
@@ -183,6 +185,6 @@ def _is_silent(workspace: Workspace, *, now: datetime) -> bool:
 
 
 def _is_from_before(workspace: Workspace, node_since: datetime | None) -> bool:
-    """Whether nobody who lives now on its node has ever seen it alive: then the node went down with it."""
+    """Return whether no replica now on its node has ever seen it alive, so that it went down with the node."""
     seen = workspace.last_seen_at or workspace.started_at
     return node_since is not None and seen is not None and seen < node_since

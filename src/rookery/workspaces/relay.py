@@ -1,7 +1,8 @@
-"""The way to an agent of another machine: through a replica there, which passes requests on (workspaces.md, "Nodes").
+"""The connector to an agent on another machine, through a replica there that relays requests.
 
-Replicas know each other by tokens that are good for one request; the agent knows the server by the workspace's own
-token, which travels with it. Which replica is asked is chosen anew after a failure: they come and go, the agent stays.
+Replicas authenticate each other with tokens that are valid for one request. The agent authenticates the server by the
+workspace's own token, which travels with the request. After a failure another replica is chosen: replicas come and go,
+the agent stays.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ import msgspec
 from rookery.runtime.clock import Clock
 from rookery.workspaces.drivers.protocol import DriverError
 
-# Below it the id of the workspace, then the path of the agent.
+# Followed by the id of the workspace, then the agent's path.
 PATH = "/internal/v1/agent"
 TOKEN_HEADER = "X-Rookery-Relay"  # noqa: S105 - a name, not a secret
-# In answers that are the replica's own and not the agent's.
+# Set in responses that come from the replica and not from the agent.
 REFUSED_HEADER = "X-Rookery-Relay-Refused"
-# How long a choice stands without another look at who is there.
+# How long a choice is kept before the list of replicas is read again.
 FRESH_SECONDS = 5.0
 
 
@@ -34,29 +35,29 @@ class Peer(msgspec.Struct, frozen=True):
 
 
 class Peers(Protocol):
-    """The other replicas, as far as agents can be reached through them."""
+    """The other replicas that can relay to agents."""
 
     @property
     def tls(self) -> ssl.SSLContext | None: ...
 
     async def of_node(self, node: str) -> Sequence[Peer]:
-        """Those that live on this machine."""
+        """Return the replicas of this machine."""
         ...
 
     def mint(self, peer: Peer) -> str:
-        """A token for one request."""
+        """Return a token for one request."""
         ...
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Where one request goes, and what it carries for the replica there."""
+    """The destination of one request and the token for the replica there."""
 
     url: str
     headers: dict[str, str]
 
 
 class RelayedConnector:
-    """A `Connector` without a socket of its own: every request asks for its `target`."""
+    """A `Connector` without its own socket: every request asks for its `target`."""
 
     unix_path: str | None = None
 
@@ -77,12 +78,12 @@ class RelayedConnector:
         await self._choose()
 
     async def target(self) -> Target:
-        """Raises `DriverError` when nobody on that machine can be asked."""
+        """Return the next request's destination. Raises `DriverError` when no replica of that machine can be asked."""
         peer = await self._choose()
         return Target(f"{peer.url}{PATH}/{self._workspace_id}", {TOKEN_HEADER: self._peers.mint(peer)})
 
     def failed(self) -> None:
-        """The replica that was chosen last is not there any more, or does not want to: another one is, if there is."""
+        """Avoid the replica that was chosen last: it is gone or refuses. Another one is chosen if there is one."""
         if self._chosen is not None:
             self._failed, self._chosen = self._chosen.id, None
 
@@ -99,7 +100,7 @@ class RelayedConnector:
         found = [peer for peer in await self._peers.of_node(self._node) if peer.url is not None]
         if not found:
             raise DriverError("driver_unavailable", "No server of the workspace's machine can be reached.")
-        # The one that failed last comes last; otherwise all workspaces of a machine go through one of its replicas.
+        # The one that failed last comes last; otherwise all workspaces of a machine use the same replica.
         found.sort(key=lambda peer: (peer.id == self._failed, peer.id != (self._chosen and self._chosen.id)))
         self._chosen, self._chosen_at = found[0], now
         return found[0]

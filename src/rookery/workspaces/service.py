@@ -1,7 +1,7 @@
-"""`Workspaces`: what routers and tools ask for. It resolves parameters, makes operations, and waits for them.
+"""The `Workspaces` service for routers and tools: resolves parameters, creates operations, and waits for them.
 
-Rights are the store's: every request comes with the actor's own store. Nothing here talks to a driver or to an agent;
-the executor of the workspace's node does.
+The store checks rights: every request comes with the actor's own store. Nothing here talks to a driver or an agent; the
+executor of the workspace's node does.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from rookery.workspaces.template_problems import ParametersInvalid, Problem
 
 T = TypeVar("T")
 
-# For hints that were missed.
+# Covers hints that were missed.
 POLL_SECONDS = 2.0
 
 
 class Waited(msgspec.Struct, frozen=True):
-    """`operation` as it was at the end of the wait; open when the time was up."""
+    """`operation` is the state at the end of the wait; it is still open when the time was up."""
 
     operation: Operation
     workspace: Workspace
@@ -54,7 +54,7 @@ class Workspaces:
         self._parts = parts
 
     def granted_network(self, manifest: Manifest) -> Network:
-        """What workspaces of a template get here, which may be less than it asks for."""
+        """Return the network that workspaces of a template get here, which may be less than it requests."""
         asked, driver = manifest.sandbox.network, self._parts.drivers.get(manifest.driver)
         return networks.lowered(asked, driver.network_max) if isinstance(driver, LocalDriver) else asked
 
@@ -74,10 +74,10 @@ class Workspaces:
         request: Request | None = None,
         encode: Callable[[Requested], bytes] | None = None,
     ) -> Requested | Replayed:
-        """Make a workspace with its first operation, and bind a chat to it in the same transaction.
+        """Create a workspace with its first operation, and bind a chat to it in the same transaction.
 
-        Without a name one is made of the template's. The same `workspace_id` again finds what the first request made.
-        Raises `ParametersInvalid` with every problem of the request.
+        Without a name one is generated from the template's. A repeated `workspace_id` returns the result of the first
+        request. Raises `ParametersInvalid` with every problem of the request.
         """
         self._parts.specs.check_ring()
         found = await self.get_template(store, template, for_agent=for_agent)
@@ -113,7 +113,7 @@ class Workspaces:
         except AlreadyExists:
             if name is not None:
                 raise
-            # Four hex digits do collide now and then.
+            # Names with four hex digits do collide now and then.
             again = msgspec.structs.replace(draft, name=generated_name(template))
             return await store.workspaces.create(again, reason=reason, chat_id=chat_id, request=request, encode=encode)
 
@@ -125,7 +125,7 @@ class Workspaces:
         parameters: Mapping[str, object] | None = None,
         reason: Reason = Reason.USER,
     ) -> Requested:
-        """Start it, or join what is under way. Raises `ParametersInvalid` with every problem."""
+        """Start the workspace, or join the operation under way. Raises `ParametersInvalid` with every problem."""
         self._parts.specs.check_ring()
 
         def plan(workspace: Workspace, template: Template | None, recorded: Revision | None) -> StartPlan:
@@ -156,7 +156,7 @@ class Workspaces:
         return await store.workspaces.delete(workspace_id, force=force, reason=reason)
 
     async def get_template(self, store: ActorStore, name: str, *, for_agent: bool = False) -> Template:
-        """One that can be used now: enabled, allowed, and for chats if a chat asks."""
+        """Return a template that can be used now: enabled, allowed, and available to chats if a chat asks."""
         found = await store.templates.get(name)
         if not found.enabled or (for_agent and (found.deprecated or not found.agents_allowed)):
             raise TemplateNotFound(name)
@@ -169,7 +169,7 @@ class Workspaces:
         return await store.templates.push(as_push(packed))
 
     async def find_workspace(self, workspace_id: UUID) -> Workspace | None:
-        """The row as it is now, deleted or not. Whose it is the caller knows."""
+        """Return the current row, deleted or not. The caller checks access."""
         async with self._parts.pool.acquire() as conn:
             return await workspaces.find_workspace(conn, workspace_id)
 
@@ -178,12 +178,12 @@ class Workspaces:
             return await operations.find_open(conn, workspace_id)
 
     async def touch(self, workspace_id: UUID) -> None:
-        """A chat uses it."""
+        """Record that a chat uses the workspace."""
         async with self._parts.pool.acquire() as conn:
             await workspaces.touch(conn, workspace_id, now=self._parts.clock.now())
 
     async def wait_operation(self, operation_id: UUID, *, seconds: float) -> Waited:
-        """Wait until it is over, at most so long. The wait's own end never changes the operation."""
+        """Wait until the operation is over, at most `seconds`. The end of the wait never changes the operation."""
         async with self._parts.pool.acquire() as conn:
             workspace_id = (await operations.get_operation(conn, operation_id)).workspace_id
 
@@ -217,7 +217,7 @@ class Workspaces:
 
     @asynccontextmanager
     async def hearing(self, workspace_id: UUID) -> AsyncIterator[asyncio.Event]:
-        """An event that is set whenever something about the workspace may have changed."""
+        """Yield an event that is set whenever the workspace may have changed."""
         changed = asyncio.Event()
 
         def on_hint(_: object = None) -> None:
@@ -231,7 +231,7 @@ class Workspaces:
             yield changed
 
     async def wait_change(self, changed: asyncio.Event, *, seconds: float = POLL_SECONDS) -> None:
-        """Until the event of `hearing` is set, or it is time to look anyway."""
+        """Wait until the event of `hearing` is set or the polling interval is over."""
         try:
             async with self._parts.clock.deadline(seconds, "workspace-wait"):
                 await changed.wait()
@@ -262,13 +262,15 @@ def as_push(packed: templates.Packed) -> Push:
 
 
 def generated_name(template: str) -> str:
-    """The template's name and four hex digits, in the form that names of workspaces have."""
+    """Return the template's name with four hex digits, in the format of workspace names."""
     stem = template[: workspaces.MAX_NAME - 5].rstrip("-")
     return f"{stem}-{secrets.token_hex(2)}"
 
 
 def _to_start(workspace: Workspace, template: Template | None, recorded: Revision | None) -> tuple[str, Manifest]:
-    """The revision to start with: the newest if the template says so, else the one it was made from."""
+    """Return the revision to start with: the newest if the template says so, else the one the workspace was made
+    from.
+    """
     if template is not None:
         newest = manifests.decode(template.manifest)
         if newest.update_on_start and newest.driver == workspace.driver:

@@ -1,4 +1,4 @@
-"""What everything that acts on workspaces shares in one replica."""
+"""The dependencies that all workspace code of one replica shares."""
 
 from __future__ import annotations
 
@@ -29,18 +29,20 @@ from rookery.workspaces.stats import WorkspaceStats
 
 log = get_logger("workspaces")
 
-# Called when the startup script of a workspace is over, however it went.
+# Called when the startup script of a workspace is over, whatever its result.
 OnReady: TypeAlias = Callable[[Workspace], Awaitable[None]]
 HEALTH_SECONDS = 5.0
 
 
 async def no_follow_up(workspace: Workspace) -> None:
-    """For replicas that keep nothing else about workspaces."""
+    """Do nothing; for replicas that store nothing else about workspaces."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkspaceServices:
-    """`node` is the host whose local workspaces this replica may act on; those of others are asked through `peers`."""
+    """`node` is the host whose local workspaces this replica acts on; those of other hosts are reached through
+    `peers`.
+    """
 
     replica_id: UUID
     node: str
@@ -63,14 +65,14 @@ class WorkspaceServices:
         return found
 
     async def tell(self, conn: Connection, workspace: Workspace, **data: str | int | bool | None) -> None:
-        """Publish that a workspace changed; after the commit of that change."""
+        """Publish that a workspace changed, after the commit of that change."""
         self.publish(await workspaces.hints_about(conn, workspace, **data))
 
     def publish(self, hints: Sequence[Hint]) -> None:
         self.publisher.publish(hints)
 
     async def find_health(self, workspace: Workspace, *, seconds: float = HEALTH_SECONDS) -> Health | None:
-        """What the agent of this generation says of itself; None when it does not answer."""
+        """Return the health of this boot's agent; None when it does not respond."""
         try:
             async with self.connected(workspace) as agent:
                 health = await agent.health(seconds=seconds)
@@ -83,7 +85,7 @@ class WorkspaceServices:
         return health if health.generation == workspace.generation else None
 
     async def cut_off(self, workspace_id: UUID, generation: int, reason: str) -> None:
-        """Mark a workspace whose agent broke the protocol, for all replicas and for whoever looks at it."""
+        """Mark a workspace whose agent broke the protocol, for all replicas and for its viewers."""
         log.warning("workspace_cut_off", workspace_id=workspace_id, generation=generation, reason=reason)
         self.stats.cut_off += 1
         async with self.pool.acquire() as conn:
@@ -92,7 +94,7 @@ class WorkspaceServices:
 
     @asynccontextmanager
     async def connected(self, workspace: Workspace) -> AsyncIterator[AgentConn]:
-        """A connection of one's own to the agent of this generation, on nobody's behalf."""
+        """Open a separate connection to the agent of this boot, for no chat."""
         async with self.pool.acquire() as conn:
             spec = await self.specs.plain(conn, workspace)
         connector = self.driver(workspace.driver).connector(spec)

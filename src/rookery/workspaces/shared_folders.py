@@ -1,4 +1,4 @@
-"""Which folders of the machine templates may bind: those that the operator lists in `workspaces.shared_folders`."""
+"""The folders of the machine that templates may bind: those the operator lists in `workspaces.shared_folders`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ SETTING = "workspaces.shared_folders"
 
 def is_shared(folder: str, shared: Sequence[str]) -> bool:
     path = PurePosixPath(folder)
-    # Two slashes at the beginning are a root of their own for Python, and the usual one for Linux.
+    # For Python two leading slashes are a separate root; for Linux they are the usual one.
     if not path.is_absolute() or ".." in path.parts or folder.startswith("//"):
         return False
     return any(path.is_relative_to(each) for each in shared)
 
 
 def problem_of(folder: str, shared: Sequence[str]) -> str | None:
-    """Why this folder may not be bound, as a sentence; None when it may."""
+    """Return why this folder may not be bound, as a sentence; None when it may."""
     if is_shared(folder, shared):
         return None
     listed = f"It lists {', '.join(shared)}" if shared else "It lists none"
@@ -29,8 +29,10 @@ def problem_of(folder: str, shared: Sequence[str]) -> str | None:
 
 
 def check_template(manifest: Manifest, shared: Sequence[str]) -> None:
-    """Raises `TemplateInvalid` for binds that no workspace of this server could have. Those that a parameter names are
-    checked with its value."""
+    """Raise `TemplateInvalid` for binds that no workspace of this server could have.
+
+    Binds that a parameter names are checked with its value.
+    """
     problems = []
     for kind in ("ro_binds", "rw_binds"):
         for number, path in enumerate(getattr(manifest.sandbox, kind)):

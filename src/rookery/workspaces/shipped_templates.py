@@ -23,7 +23,7 @@ _PLACES = (_PACKAGE / "shipped_templates", _PACKAGE.parent.parent / "templates")
 
 
 def folders() -> list[Path]:
-    """The folder of each, by name."""
+    """Return the folder of each template, by name."""
     place = next((place for place in _PLACES if place.is_dir()), None)
     return [] if place is None else sorted(path.parent for path in place.glob("*/template.toml"))
 
@@ -34,9 +34,9 @@ def packed() -> tuple[Packed, ...]:
 
 
 async def push(conn: Connection, publisher: Publisher) -> list[str]:
-    """Bring the database up to date with this version; the names of those that were new or different.
+    """Update the database to this version; return the names of templates that were new or different.
 
-    A template that an administrator pushed under the same name stays, and so does what was decided about one.
+    A template that an administrator pushed under the same name stays, and so do the decisions about it.
     """
     current = {each.name: each for each in await stored.list_templates(conn)}
     pushed = []

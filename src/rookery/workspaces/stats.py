@@ -1,4 +1,4 @@
-"""What is counted about workspaces; `metrics` exports it."""
+"""Counters of workspaces, which `metrics` exports."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ class WorkspaceStats:
     start_seconds: Histograms[tuple[str, str]] = field(default_factory=lambda: Histograms(START_BOUNDS))
     # By driver and status, in the whole deployment; counted by the reconciler.
     workspaces: dict[tuple[str, str], int] = field(default_factory=dict)
-    # Agents that broke the protocol, and were cut off by this replica.
+    # Agents that broke the protocol and were cut off by this replica.
     cut_off: int = 0
     egress: EgressStats = field(default_factory=EgressStats)

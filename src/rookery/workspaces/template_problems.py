@@ -1,4 +1,4 @@
-"""What is wrong with a template or with the parameters somebody gave: everything at once, each with its place."""
+"""Problems of a template or of given parameters: all of them together, each with its field."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """`field` is the place: the path of a key in the manifest, or `parameters.NAME`. `detail` is a sentence."""
+    """`field` is the path of a key in the manifest, or `parameters.NAME`. `detail` is a sentence."""
 
     field: str
     detail: str
@@ -18,7 +18,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Invalid(Exception):
-    """`problems` is everything that is wrong, never only the first thing."""
+    """`problems` holds every problem, never only the first."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
@@ -26,11 +26,13 @@ class Invalid(Exception):
 
 
 class TemplateInvalid(Invalid):
-    """A template cannot be used as it is."""
+    """Raised when a template cannot be used as it is."""
 
 
 class ParametersInvalid(Invalid):
-    """A workspace cannot be made or started with these parameters. `template` is whose rules they break."""
+    """Raised when a workspace cannot be made or started with these parameters. `template` is the one whose rules they
+    break.
+    """
 
     def __init__(self, problems: Iterable[Problem], *, template: str) -> None:
         self.template = template

@@ -1,7 +1,7 @@
-"""Templates as folders and archives: read, checked, packed, and known by the hash of their files.
+"""Templates as folders and archives: read, checked, packed, and identified by the hash of their files.
 
-An archive is what somebody sent: nothing in it is unpacked to disk, and links, devices and paths that lead elsewhere
-are refused before anything is looked at.
+An archive is untrusted input: nothing in it is unpacked to disk, and links, devices and paths outside it are refused
+before its content is read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class TemplateFile(msgspec.Struct, frozen=True):
 
 
 class Packed(msgspec.Struct, frozen=True):
-    """A template that was checked. The same files give the same revision and the same archive, wherever."""
+    """A checked template. The same files always produce the same revision and the same archive."""
 
     manifest: Manifest
     revision: str
@@ -43,7 +43,7 @@ class Packed(msgspec.Struct, frozen=True):
 
 
 def read_folder(folder: Path) -> dict[str, TemplateFile]:
-    """The files of a template's folder. Links are refused: what they point to may not be there elsewhere."""
+    """Return the files of a template's folder. Links are refused, because their targets may be missing elsewhere."""
     if not folder.is_dir():
         raise TemplateInvalid([Problem(str(folder), "This is not a folder.")])
     found: dict[str, TemplateFile] = {}
@@ -62,7 +62,7 @@ def read_folder(folder: Path) -> dict[str, TemplateFile]:
 
 
 def read_archive(archive: bytes) -> dict[str, TemplateFile]:
-    """The files of a tar archive, gzipped or not."""
+    """Return the files of a tar archive, gzipped or not."""
     if len(archive) > MAX_ARCHIVE_BYTES:
         raise TemplateInvalid([Problem("archive", f"An archive may have at most {MAX_ARCHIVE_BYTES} bytes.")])
     try:
@@ -119,7 +119,7 @@ def pack(files: Mapping[str, TemplateFile]) -> Packed:
 
 
 def revision_of(files: Mapping[str, TemplateFile]) -> str:
-    """The sha256 over the sorted files: names, bytes, and whether each may be executed."""
+    """Return the sha256 over the sorted files: names, bytes, and executable flags."""
     digest = hashlib.sha256()
     for name in sorted(files):
         file = files[name]
@@ -129,14 +129,14 @@ def revision_of(files: Mapping[str, TemplateFile]) -> str:
 
 
 def script(files: Mapping[str, TemplateFile], place: ScriptPlace | None) -> Script | None:
-    """A script with its text, for a driver."""
+    """Return a script with its text, for a driver."""
     if place is None or place.script not in files:
         return None
     return Script(text=files[place.script].data.decode(errors="replace"), timeout_s=place.timeout_s)
 
 
 def home_files(files: Mapping[str, TemplateFile]) -> bytes | None:
-    """What `files/` holds, as an archive with names relative to the home; None when there is nothing."""
+    """Return `files/` as an archive with names relative to the home; None when it is empty."""
     inside = {name.removeprefix(FILES): file for name, file in files.items() if name.startswith(FILES)}
     return _archived(inside) if inside else None
 
@@ -155,7 +155,7 @@ def _text(name: str, files: Mapping[str, TemplateFile], problems: list[Problem])
 
 
 def _archived(files: Mapping[str, TemplateFile]) -> bytes:
-    """Without times and owners, so that the same files are the same bytes."""
+    """Omit times and owners, so that the same files produce the same bytes."""
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for name, file in _sorted(files):

@@ -23,7 +23,7 @@ from rookery.stream.relay.dial_tokens import TokenCheck, mint
 from rookery.stream.relay.workspace_agents import AgentGate, AgentPeers
 from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.connection import ChatWorkspace
-from rookery.workspaces.directory import StorePlaces
+from rookery.workspaces.directory import StoreWorkspaceDirectory
 from rookery.workspaces.drivers.protocol import Connector
 from rookery.workspaces.errors import AgentError, AgentUnreachable, NoConnection, Situation
 from rookery.workspaces.relay import TOKEN_HEADER
@@ -45,10 +45,10 @@ class Pair:
     url: str
     asker: UUID
     gate: AgentGate
-    places: StorePlaces
+    directory: StoreWorkspaceDirectory
 
     def turn(self) -> ChatWorkspace:
-        turn = ChatWorkspace(self.chat_id, self.places, clock=SystemClock())
+        turn = ChatWorkspace(self.chat_id, self.directory, clock=SystemClock())
         turn.bind(self.workspace.id)
         return turn
 
@@ -81,7 +81,7 @@ async def pair(database_url: str) -> AsyncIterator[Pair]:
 
         async def find(workspace_id: UUID) -> Connector | None:
             # The row decides whether there is one; the test says what it answers.
-            return UnixPath(agent.path) if await there.places.find_own(workspace_id) is not None else None
+            return UnixPath(agent.path) if await there.directory.find_own(workspace_id) is not None else None
 
         async def is_live(replica_id: UUID) -> bool:
             return replica_id == here.parts.replica_id
@@ -90,11 +90,11 @@ async def pair(database_url: str) -> AsyncIterator[Pair]:
         gate = AgentGate(find, check)
         address = await stack.enter_async_context(served(gate))
         peers = AgentPeers(here.parts.replica_id, key=KEY, pool=rig.pool, clock=SystemClock(), tls=None)
-        places = StorePlaces(replace(here.parts, peers=peers))
-        stack.push_async_callback(places.close)
+        directory = StoreWorkspaceDirectory(replace(here.parts, peers=peers))
+        stack.push_async_callback(directory.close)
         chat_id = await rig.world.chat(rig.owner)
         await context.bind(rig.world.conn, chat_id, workspace.id)
-        made = Pair(rig, agent, workspace, chat_id, f"ws://{address}", here.parts.replica_id, gate, places)
+        made = Pair(rig, agent, workspace, chat_id, f"ws://{address}", here.parts.replica_id, gate, directory)
         await made.move(made.url)
         yield made
 
@@ -150,7 +150,7 @@ async def test_answers_come_as_they_are_sent_and_whoever_leaves_is_missed(pair: 
 
     first = await asyncio.wait_for(anext(messages), 30)
     await messages.aclose()
-    await pair.places.close()
+    await pair.directory.close()
 
     assert first.repositories == ()
     await asyncio.wait_for(left.wait(), 30)
@@ -184,7 +184,7 @@ async def test_replica_that_has_moved_is_found_again(pair: Pair) -> None:
     conn = await pair.conn()
     async with served(pair.gate) as address:
         await pair.move("ws://127.0.0.1:1")
-        pool = pair.places._pools.find(pair.workspace.id, pair.workspace.generation)
+        pool = pair.directory._pools.find(pair.workspace.id, pair.workspace.generation)
         assert pool is not None
         pool._connector.failed()  # type: ignore[attr-defined]
         with pytest.raises(AgentUnreachable):
