@@ -1,4 +1,4 @@
-"""Where time comes from; tests bring their own."""
+"""The clocks of the agent; tests supply their own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Clock:
-    """`now` is for records that outlive the agent, `monotonic` for everything that is measured."""
+    """`now` is for records that outlive the agent, `monotonic` for measuring time."""
 
     now: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic

@@ -1,7 +1,7 @@
-"""What the driver wrote into the run directory before the start: the token and `config.json`.
+"""The configuration of one boot: the token and `config.json`, which the driver writes into the run directory.
 
-The file is read once. A field that is absent has its default; a field of the wrong type ends the start with a sentence
-for the log, because a workspace that half follows its template is worse than none.
+The file is read once. An absent field has its default. A field of the wrong type ends the start with a message in the
+log, because a workspace that follows its template only in part is worse than none.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MIN_TOKEN_CHARS = 16
 
 
 class ConfigError(Exception):
-    """The run directory does not say what the agent needs to know."""
+    """Raised when the run directory lacks configuration that the agent needs."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Script:
 
 @dataclass(frozen=True)
 class Egress:
-    """Where processes find the proxy, and the server's socket behind it."""
+    """The proxy's address for processes, and the server's socket behind it."""
 
     port: int
     socket: str
@@ -43,7 +43,7 @@ class Config:
     home: str
     env: Mapping[str, str] = field(default_factory=dict)
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    secrets: tuple[str, ...] = ()  # the names; the server hands over the values
+    secrets: tuple[str, ...] = ()  # the names; the server sends the values
     startup: Script = Script()
     shutdown: Script = Script(timeout_s=60.0)
     context_sources: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class Config:
 
 
 def load(run_dir: Path) -> Config:
-    """The configuration of this generation."""
+    """Return the configuration of this boot."""
     try:
         value = json.loads((run_dir / "config.json").read_bytes())
     except (OSError, ValueError) as error:
@@ -82,7 +82,7 @@ def load(run_dir: Path) -> Config:
 
 
 def load_token(run_dir: Path) -> str:
-    """The bearer token of this generation."""
+    """Return the bearer token of this boot."""
     try:
         token = (run_dir / "token").read_text("ascii").strip()
     except (OSError, ValueError) as error:
@@ -93,7 +93,9 @@ def load_token(run_dir: Path) -> str:
 
 
 def environment(config: Config) -> dict[str, str]:
-    """What every process of the workspace starts with: a clean base, the template's variables, the parameters."""
+    """Return the environment of every process of the workspace: a clean base, the template's variables, the
+    parameters.
+    """
     base = {
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "LANG": "C.UTF-8",
@@ -109,12 +111,12 @@ def environment(config: Config) -> dict[str, str]:
 
 
 def start_directory(config: Config) -> str:
-    """Where a process starts that does not say where."""
+    """Return the directory of processes that request none."""
     return next((path for path in (config.directory, config.home) if os.path.isdir(path)), "/")
 
 
 def _as_text(value: object) -> str:
-    """A parameter as a script reads it: text as it is, everything else as JSON writes it (`true`, `3`, `["a"]`)."""
+    """Return a parameter as scripts read it: text unchanged, everything else as JSON (`true`, `3`, `["a"]`)."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

@@ -1,7 +1,7 @@
-"""`rookery-agent.pyz connect HOST PORT`: a connection to the outside on standard input and output.
+"""`rookery-agent.pyz connect HOST PORT`: a connection to an outside host on standard input and output.
 
-For programs that know no proxy and take a command instead, such as ssh (`ProxyCommand`). It asks the proxy of the
-workspace, so it reaches what everything else here reaches.
+For programs that support no proxy but a command instead, such as ssh (`ProxyCommand`). It uses the proxy of the
+workspace, so it reaches the same hosts as every other program here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 PROXY = ("127.0.0.1", 3128)
-# The proxy itself gives up earlier, and says why.
+# The proxy gives up earlier, with a reason.
 ANSWER_S = 60.0
 MAX_HEAD_BYTES = 64 * 1024
 READ_BYTES = 64 * 1024
@@ -35,14 +35,14 @@ def main(arguments: Sequence[str] | None = None, proxy: tuple[str, int] = PROXY)
         _fail(f"connect: the proxy of this workspace cannot be used: {error.strerror or error}")
     connection.settimeout(None)
     threading.Thread(target=_send, args=(connection,), daemon=True).start()
-    with contextlib.suppress(OSError):  # whoever read this has left, or the connection broke
+    with contextlib.suppress(OSError):  # the reader of standard output has left, or the connection broke
         _receive(connection)
-    # At once: the other thread may wait for input that never comes.
+    # Exit immediately: the other thread may wait for input that never comes.
     os._exit(0)
 
 
 def _ask(connection: socket.socket, place: str) -> None:
-    """Ask for a tunnel. What follows the answer is the other side's, so not one byte more is read."""
+    """Request a tunnel. Bytes after the response head belong to the other side, so not one byte more is read."""
     connection.sendall(f"CONNECT {place} HTTP/1.1\r\nHost: {place}\r\n\r\n".encode())
     head = b""
     while not head.endswith(b"\r\n\r\n"):

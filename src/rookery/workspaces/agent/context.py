@@ -1,7 +1,7 @@
-"""Follows what the workspace tells the model, and gives it to whoever asks or waits for a change.
+"""The context of the workspace for the model: follows changes and serves requests for it, which may wait for a change.
 
-The standard library has no inotify, so the fixed places are looked at every two seconds. Versions go on after a restart
-of the agent in the same generation: the server never takes a lower one.
+The standard library has no inotify, so the fixed paths are checked every two seconds. Versions continue after a restart
+of the agent in the same boot, because the server never accepts a lower version.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rookery.workspaces.agent.state import Agent
 POLL_S = 2.0
 DEBOUNCE_S = 0.25
 MAX_WAIT_S = 60.0
-# A file that is written to all the time is taken as it is after this many looks.
+# A file that changes all the time is read as it is after this many checks.
 _MAX_LOOKS = 8
 _RECORD = "context.json"
 
@@ -36,7 +36,7 @@ class Context:
         self.version = 0
 
     async def follow(self) -> None:
-        """Look for ever, once the startup script has ended: what it writes is not to be seen half-way."""
+        """Check for changes forever, once the startup script has ended: its partial writes must not be seen."""
         await self._agent.scripts.startup_ended.wait()
         earlier = self._earlier_version()
         signature: object = None
@@ -53,7 +53,7 @@ class Context:
             await asyncio.sleep(POLL_S)
 
     async def _settled(self, looked: object) -> object:
-        """The state of the places once nothing moves any more."""
+        """Wait until the watched paths stop changing, and return their signature."""
         if self._found is None:
             return looked
         for _ in range(_MAX_LOOKS):
@@ -72,7 +72,7 @@ class Context:
         self._tell()
 
     def _heard(self) -> None:
-        """A server of the workspace has other tools."""
+        """Publish a new version: an MCP server of the workspace has other tools."""
         if self._found is not None:
             self._tell()
 
@@ -81,7 +81,7 @@ class Context:
         try:
             self._remember()
         except OSError as error:
-            # On a full disk, say: those who wait are told all the same.
+            # For example on a full disk. Waiting requests get their response anyway.
             self._agent.log(f"context: the version could not be written down: {error}")
         for waiter in self._waiters:
             if not waiter.done():

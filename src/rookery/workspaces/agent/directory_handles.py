@@ -1,9 +1,9 @@
 """Directory handles: a directory is opened one component at a time, and no component may be a symbolic link.
 
-Every file tool checks a path first and uses it afterwards. A command in the workspace can swap a directory of that path
-for a link in between. A handle keeps leading to the directory that was opened, so all further work is done relative to
+Every file tool first checks a path and then uses it. In between, a command in the workspace can replace a directory of
+that path with a link. A handle always refers to the directory that was opened, so all further work is done relative to
 it. `openat2` with RESOLVE_NO_SYMLINKS would save system calls, but Python has no binding for it, and old kernels and
-system call filters do not have it at all.
+system call filters do not provide it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from rookery.workspaces.agent.errors import AgentError
 NEW_DIRECTORY_MODE = 0o755
 # A handle for lookups needs no right to list the directory. Systems other than Linux have no O_PATH.
 _SEARCH = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# A reader follows a path again that changed under it; a program that swaps links all the time is told so.
+# A reader follows a changed path again this often; then it reports the change.
 _READ_TRIES = 3
 
 
 def open_directory(path: str, *, create: bool = False, mode: int = NEW_DIRECTORY_MODE) -> int:
-    """Open a directory by its real path. The caller closes the descriptor; `create` makes what is missing.
+    """Open a directory by its real path. The caller closes the descriptor; `create` makes missing directories.
 
-    Raises OSError as the system does; a component that is a link counts as one that changed on disk (`AgentError` 409).
+    Raises OSError as the system does. A component that is a link is reported as changed on disk (`AgentError` 409).
     """
     handle = os.open("/", _SEARCH)
     try:
@@ -44,7 +44,7 @@ def open_directory(path: str, *, create: bool = False, mode: int = NEW_DIRECTORY
 
 @contextlib.contextmanager
 def directory(path: str) -> Iterator[int]:
-    """The handle of a directory, for the time of a `with`."""
+    """Open the handle of a directory for the duration of a `with` block."""
     handle = open_directory(path)
     try:
         yield handle
@@ -74,7 +74,7 @@ def _open_component(handle: int, name: str, path: str) -> int:
 
 
 def open_regular(path: str, *, links: bool = True) -> int:
-    """A descriptor of a regular file, for reading; the caller closes it. Without `links`, links are refused."""
+    """Open a regular file for reading; the caller closes the descriptor. Without `links`, links are refused."""
     for tries_left in reversed(range(_READ_TRIES)):
         real = resolved(path, links=links)
         try:
@@ -91,7 +91,7 @@ def _open_file(real: str) -> int:
     folder, name = os.path.split(real)
     with directory(folder) as handle:
         try:
-            # Without O_NONBLOCK the open of a named pipe waits for a writer.
+            # Without O_NONBLOCK, opening a named pipe waits for a writer.
             flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW
             descriptor = os.open(name or ".", flags, dir_fd=handle)
         except OSError as error:
@@ -107,7 +107,7 @@ def _open_file(real: str) -> int:
 
 
 def resolved(path: str, *, links: bool = True) -> str:
-    """The real path behind an absolute one. Without `links`, the path must be real already (409)."""
+    """Return the real path of an absolute one. Without `links`, the path must already be real (409)."""
     real = paths.resolve(path)
     if not links and real != path:
         message = f"{path} leads through a symbolic link to {real}, which may not be used here. Nothing was changed."
@@ -119,7 +119,7 @@ CHANGED = "changed_on_disk"
 
 
 def changed(path: str) -> AgentError:
-    """A symbolic link appeared in a path that had none."""
+    """Return the error for a symbolic link that appeared in a path that had none."""
     message = f"{path} was replaced by a symbolic link while it was used. Nothing was changed; check it and try again."
     return AgentError(409, CHANGED, message)
 

@@ -1,7 +1,7 @@
-"""What the workspace tells the model: instruction files, skills, and the presence of MCP configurations.
+"""Discovery of context resources: instruction files, skills, and MCP configurations.
 
-Only fixed places are looked at: the level of each root and its skill folders, never further down or up. Nothing here is
-trusted: a link that leads out of its root is refused, a file is read only if it is one, and everything is capped.
+Only fixed paths are checked: the top level of each root and its skill folders, never deeper or higher. Nothing here is
+trusted: a link out of its root is refused, only regular files are read, and everything is bounded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rookery.workspaces.agent.mcp.config import BadConfig, ServerConfig
 FILE_BYTES = 64 * 1024
 TOTAL_BYTES = 2 * 1024 * 1024
 MAX_RESOURCES = 500
-# How many of the excluded ones are named; the others are counted.
+# How many excluded resources are listed by name; the others are only counted.
 MAX_EXCLUDED = 100
 MAX_SKILLS_LISTED = 2000
 INSTRUCTION_FILES = ("AGENTS.md", "CLAUDE.md", ".cursorrules")
@@ -30,14 +30,14 @@ SKILL_FILE = "SKILL.md"
 MCP_FILE = ".mcp.json"
 INSTRUCTION, SKILL, MCP_CONFIG = "instruction_file", "skill", "mcp_config"
 
-# Mounts that every sandbox has; a source below another one is a bind of the template.
+# Mounts of every sandbox; a source below another mount is a bind of the template.
 _SYSTEM = re.compile(r"/(usr|bin|sbin|lib\w*|opt|etc|proc|sys|dev|run|tmp|boot)(/|$)")
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 @dataclass(frozen=True)
 class Resource:
-    """One thing that was found. `body` is there for what a model may be shown; `servers` never leave the workspace."""
+    """One discovered resource. `body` is set for content a model may see; `servers` never leave the workspace."""
 
     kind: str
     source: str
@@ -68,13 +68,13 @@ class Resource:
 
 @dataclass(frozen=True)
 class Found:
-    """Everything that was found at one time, in the order in which it counts."""
+    """All resources found at one time, in order of precedence."""
 
     resources: tuple[Resource, ...]
     error: str | None
 
     def servers(self) -> tuple[ServerConfig, ...]:
-        """The MCP servers, the first of a name."""
+        """Return the MCP servers; the first of a name wins."""
         found: dict[str, ServerConfig] = {}
         for item in self.resources:
             for server in item.servers:
@@ -82,7 +82,9 @@ class Found:
         return tuple(found.values())
 
     def hash(self) -> str:
-        """Of what ends up in prompts: a changed list of MCP servers does not make a chat's instructions stale."""
+        """Return the hash of what ends up in prompts. MCP servers are excluded: a change of them does not make a chat's
+        instructions stale.
+        """
         digest = hashlib.sha256()
         for item in self.resources:
             if item.kind in (INSTRUCTION, SKILL):
@@ -93,7 +95,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Root:
-    """A place to look. A source that is a file is looked at itself; links may then lead within its folder."""
+    """A directory to search, or a source that is a single file; links may then lead within its folder."""
 
     path: str
     file: str | None = None
@@ -101,7 +103,7 @@ class Root:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A path that may be a resource, and where it really leads."""
+    """A path that may be a resource, and its real path."""
 
     kind: str
     path: str
@@ -111,14 +113,16 @@ class Candidate:
     def with_status(
         self, status: str, error: str | None = None, *, size: int = 0, data: bytes | None = None
     ) -> Resource:
-        """The resource it makes. What a configuration of MCP says never leaves the workspace: it may hold secrets."""
+        """Return the resource of this candidate. Content of an MCP configuration never leaves the workspace: it may
+        hold secrets.
+        """
         digest = hashlib.sha256(data).hexdigest() if data is not None else ""
         body = data.decode("utf-8", "replace") if data is not None and self.kind != MCP_CONFIG else None
         return Resource(self.kind, self.path, self.root.path, status, size, digest, body, error)
 
 
 class Discovery:
-    """Looks at the roots of one workspace. Blocking: it is called in a thread."""
+    """Searches the roots of one workspace. It blocks, so call it in a thread."""
 
     def __init__(self, home: str, directory: str, sources: Sequence[str]) -> None:
         self._home = home
@@ -126,7 +130,7 @@ class Discovery:
         self._sources = sources
 
     def signature(self) -> tuple[Any, ...]:
-        """Changes whenever something at a place that is looked at changes."""
+        """Return a value that changes whenever a checked path changes."""
         roots, _ = self._roots()
         places = [place for root in roots for place in _places(root)]
         return tuple((kind, path, _look(path)) for kind, path in places) + tuple(
@@ -178,7 +182,7 @@ def _once_each(roots: list[Root]) -> list[Root]:
 
 
 def _places(root: Root) -> Iterator[tuple[str, str]]:
-    """Every path that may be a resource, in the order in which they count."""
+    """Yield every path that may be a resource, in order of precedence."""
     if root.file is not None:
         yield INSTRUCTION, root.file
         return
@@ -194,7 +198,9 @@ def _places(root: Root) -> Iterator[tuple[str, str]]:
 
 
 def _names(path: str) -> frozenset[str] | None:
-    """The names in a folder where case is ignored, for ours must be exact; None where the system tells them apart."""
+    """Return the exact names in a folder of a case-insensitive file system, for exact matching; None on a
+    case-sensitive one.
+    """
     if not os.path.lexists(os.path.join(path, "agents.md")) or not os.path.lexists(os.path.join(path, "AGENTS.md")):
         return None
     return frozenset(_listed(path))
@@ -208,7 +214,7 @@ def _listed(path: str) -> list[str]:
 
 
 def _look(path: str) -> tuple[Any, ...] | None:
-    """What tells two states of a path apart, of a link and of what it leads to."""
+    """Return what distinguishes two states of a path, of a link and of its target."""
     seen: list[Any] = []
     for follow in (False, True):
         try:
@@ -217,14 +223,14 @@ def _look(path: str) -> tuple[Any, ...] | None:
             seen.append(error.errno)
             continue
         is_folder = stat.S_ISDIR(info.st_mode)
-        # Of a folder only that it is there: its time moves with files that nobody looks at.
+        # Of a folder only its existence: its time changes with files that are not resources.
         times = () if is_folder else (info.st_size, info.st_mtime_ns, info.st_ctime_ns)
         seen.append((info.st_mode, info.st_dev, info.st_ino, *times))
     return None if seen[0] == errno.ENOENT else tuple(seen)
 
 
 def _read(item: Candidate) -> Resource:
-    """One resource with its status; nothing that is wrong with a file is an error of the whole."""
+    """Read one resource with its status. A problem of one file never fails the whole discovery."""
     if not os.path.exists(item.path):
         return item.with_status("unreadable", "It is a link to something that does not exist.")
     if not _is_inside(item.real, os.path.realpath(item.root.path)):
@@ -252,7 +258,7 @@ def _read(item: Candidate) -> Resource:
 
 
 def _content(real: str) -> tuple[int, bytes]:
-    """The size and the first bytes of a regular file. A pipe or a device is never waited for."""
+    """Return the size and the first bytes of a regular file. It never waits for a pipe or a device."""
     descriptor = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         info = os.fstat(descriptor)
@@ -262,7 +268,7 @@ def _content(real: str) -> tuple[int, bytes]:
 
 
 def _cut(data: bytes) -> bytes:
-    """At most FILE_BYTES, between two characters."""
+    """Return at most FILE_BYTES, cut between two characters."""
     size = FILE_BYTES
     while size > FILE_BYTES - 4 and data[size] & 0xC0 == 0x80:
         size -= 1
@@ -270,7 +276,7 @@ def _cut(data: bytes) -> bytes:
 
 
 def _once_per_file(roots: list[Root]) -> list[Candidate]:
-    """What is there, each real file once, in the order in which it counts: configurations of MCP come last."""
+    """Return the existing candidates, each real file once, in order of precedence; MCP configurations come last."""
     seen: set[str] = set()
     found: list[Candidate] = []
     for root in roots:
@@ -285,7 +291,7 @@ def _once_per_file(roots: list[Root]) -> list[Candidate]:
 
 
 def _read_all(found: list[Candidate]) -> tuple[list[Resource], int]:
-    """What fits, the rest marked as excluded; and how many of those are not even named."""
+    """Read what fits and mark the rest as excluded; also return how many of the excluded are not listed."""
     kept: list[Resource] = []
     count = size = excluded = left_out = 0
     for item in found:
@@ -308,7 +314,7 @@ def _is_inside(path: str, folder: str) -> bool:
 
 
 def _is_bound(path: str) -> bool:
-    """Whether the path is below a mount that the template asked for."""
+    """Return whether the path is below a mount that the template requested."""
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
             mounts = [_OCTAL.sub(lambda found: chr(int(found[1], 8)), line.split(" ")[4]) for line in file]

@@ -1,7 +1,8 @@
-"""The disk limit of a workspace: how much its home holds, and whether a write still fits.
+"""The disk limit of a workspace: the size of its home, and whether a write still fits.
 
-Walking a home takes a while, so the sum is kept for a minute, or two seconds once half of the room is used, and own
-writes are added to it. A refusal always rests on a fresh sum: whoever deletes files can write again at once.
+Walking a home takes a while, so the sum is cached for a minute, or for two seconds once half of the limit is used, and
+own writes are added to it. A refusal always uses a fresh sum, so that writes succeed immediately after files are
+deleted.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _BLOCK_BYTES = 512
 
 
 class Disk:
-    """What the workspace's files take, against the template's limit. Used from threads that hold no lock of it."""
+    """The disk usage of the workspace's files and the template's limit. Used from threads that hold no lock of it."""
 
     def __init__(self, config: Config, monotonic: Callable[[], float]) -> None:
         self._limit = config.disk_mb * MEBIBYTE
@@ -33,16 +34,18 @@ class Disk:
 
     @property
     def limit(self) -> int:
-        """In bytes; 0 is none."""
+        """Return the limit in bytes; 0 means none."""
         return max(self._limit, 0)
 
     @property
     def used(self) -> int:
-        """As of the last look, with own writes since; 0 without a limit, because nobody looks then."""
+        """Return the usage of the last walk plus own writes since; 0 without a limit, because then nothing is
+        measured.
+        """
         return self._used if self._limit > 0 else 0
 
     def require(self, growth: int) -> None:
-        """507 if so many more bytes do not fit. Blocks: it may walk the home."""
+        """Raise 507 if this many more bytes do not fit. Blocks: it may walk the home."""
         if self._limit <= 0 or growth <= 0:
             return
         wanted = self._used + growth
@@ -59,16 +62,16 @@ class Disk:
         self._used += growth
 
     def claim(self, growth: int) -> bool:
-        """Whether so many more bytes fit, as far as that is known. Never walks, so it may be asked from the loop."""
+        """Return whether this many more bytes fit, by the cached sum. Never walks, so the event loop may call it."""
         if self._limit > 0 and self._used + growth > self._limit:
             return False
         self._used += growth
         return True
 
     async def watch(self, log: Callable[[str], None]) -> None:
-        """Look every ten minutes, and say in the log that the limit is near: commands write without asking."""
+        """Measure every ten minutes, and log when the limit is near, because commands write without asking."""
         while self._limit > 0:
-            # Not for `require`: its first refusal or permission rests on a look of its own.
+            # Not used by `require`: its first decision needs its own walk.
             self._used = await asyncio.to_thread(self._sum)
             if self._used >= NEARLY_FULL * self._limit:
                 log(f"disk: {self._used} of {self._limit} bytes are used")
@@ -83,7 +86,7 @@ class Disk:
 
 
 def used_bytes(root: str) -> int:
-    """What the files below a folder take on disk; names that share an inode count once, links are not followed."""
+    """Return the disk usage of the files below a folder. Hard links count once; symbolic links are not followed."""
     total = 0
     seen: set[tuple[int, int]] = set()
     folders = [root]
@@ -100,7 +103,7 @@ def used_bytes(root: str) -> int:
                         seen.add((status.st_dev, status.st_ino))
                     total += status.st_blocks * _BLOCK_BYTES
         except OSError:
-            continue  # gone meanwhile, or not ours to look at
+            continue  # gone meanwhile, or not readable
     return total
 
 

@@ -1,7 +1,7 @@
-"""The way out of a workspace that reaches listed hosts only: a port of the loopback, with the server's proxy behind it.
+"""The egress forwarder: a loopback port in the workspace that forwards connections to the server's proxy.
 
-Connections are passed on as they are to a socket that the server provides. Nothing is looked at here, for any process
-of the workspace could go past it; what is allowed is decided at the other end.
+Connections are forwarded unchanged to a socket that the server provides. Nothing is checked here, because any process
+of the workspace could bypass it. The proxy at the other end decides what is allowed.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from rookery.workspaces.agent.log import Log
 MAX_CONNECTIONS = 128
 READ_BYTES = 32 * 1024
 WRITE_BYTES = 64 * 1024
-# Chosen: a server that is restarted is back by then, and whoever connects meanwhile only waits.
+# Chosen: a restarted server is back by then, and connections meanwhile only wait.
 CONNECT_S = 20.0
 PAUSE_S = 0.1
-# Once the server has ended its side.
+# Limit after the server has ended its side.
 HALF_S = 60.0
 LINGER_S = 2.0
 BACKLOG = 128
@@ -37,7 +37,7 @@ class Forwarder:
         self._connections: set[asyncio.Task[None]] = set()
 
     async def listen(self) -> int:
-        """Gives the port. Without it the workspace works all the same, only not with the network."""
+        """Listen and return the port. If this fails the workspace still works, without network."""
         server = await asyncio.start_server(
             self._accept, "127.0.0.1", self._settings.port, limit=READ_BYTES, backlog=BACKLOG
         )
@@ -53,7 +53,7 @@ class Forwarder:
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._connections) >= 2 * MAX_CONNECTIONS:
-            # Without a word: the agent needs its open files to be reached by the server.
+            # Abort without a response: the agent needs its remaining file descriptors for requests of the server.
             writer.transport.abort()
             return
         task = asyncio.ensure_future(self._handle(reader, writer))
@@ -80,7 +80,7 @@ class Forwarder:
             finally:
                 far[1].transport.abort()
         except OSError:
-            pass  # one of the two has left
+            pass  # one side has left
         except Exception as error:
             self._log(f"a connection to the network failed: {error!r}")
 
@@ -91,7 +91,7 @@ class Forwarder:
             try:
                 return await asyncio.open_unix_connection(self._settings.socket, limit=READ_BYTES)
             except OSError:
-                # Full, or nobody is there: a server that comes up puts a new socket in the same place.
+                # The socket is full or has no listener: a server that comes up creates a new socket at the same path.
                 if loop.time() > deadline:
                     return None
             await asyncio.sleep(PAUSE_S)
@@ -105,7 +105,7 @@ async def _forward(near: Stream, far: Stream) -> None:
     try:
         await asyncio.wait({out, back}, return_when=asyncio.FIRST_COMPLETED)
         if not back.done() and out.exception() is None:
-            # All has been said, and the answer may take long: the server ends connections on which nothing moves.
+            # The request is complete, and the response may take long: the server ends idle connections.
             await asyncio.wait({back})
         elif not out.done() and back.exception() is None:
             await asyncio.wait({out}, timeout=HALF_S)
@@ -122,7 +122,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             break
         writer.write(data)
         await writer.drain()
-    # Whoever waits for this closes the connection then: nothing may be left to be sent.
+    # The caller closes the connection after this, so nothing may be left to be sent.
     writer.transport.set_write_buffer_limits(high=0)
     await writer.drain()
     writer.write_eof()
@@ -138,7 +138,7 @@ async def _refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, wh
     with contextlib.suppress(OSError, asyncio.TimeoutError):
         await asyncio.wait_for(writer.drain(), LINGER_S)
         writer.write_eof()
-        # Closing on unread bytes would take the answer away.
+        # Closing with unread bytes would discard the response.
         await asyncio.wait_for(_read_out(reader), LINGER_S)
 
 

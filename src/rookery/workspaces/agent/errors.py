@@ -1,6 +1,6 @@
-"""What the agent answers when it cannot do what it was asked.
+"""The error responses of the agent.
 
-One class: an error here is an answer on the wire, and its message alone must help a model.
+There is one class: an error here is a response on the wire, and its message alone must help a model.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class AgentError(Exception):
-    """An answer that is not a success. `fields` are pairs of a field of the request and what is wrong with it."""
+    """An error response. `fields` are pairs of a request field and its problem."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class AgentError(Exception):
         self.fields = tuple(fields)
 
     def body(self) -> dict[str, Any]:
-        """The answer as it goes out."""
+        """Return the response body."""
         answer: dict[str, Any] = {"code": self.code, "message": self.message}
         if self.detail is not None:
             answer["detail"] = self.detail
@@ -38,5 +38,5 @@ class AgentError(Exception):
 
 
 def invalid(field: str, detail: str) -> AgentError:
-    """A request with one wrong field."""
+    """Return the error for a request with one wrong field."""
     return AgentError(400, "invalid", f"`{field}` {detail}.", fields=[(field, detail)])

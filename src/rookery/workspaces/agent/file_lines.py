@@ -1,6 +1,6 @@
 """Lines of a file for a model: numbered, from any offset, within limits, and never the whole file in memory.
 
-Whatever goes wrong is an answer with `ok` false and a sentence, because the sentence is what the model reads.
+Every problem is a response with `ok` false and a sentence, because the model reads that sentence.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TYPES = mimetypes.MimeTypes(filenames=())
 
 
 class Window(NamedTuple):
-    """What part of a file is wanted. Limits of the caller only make the built-in ones smaller."""
+    """The requested part of a file. The caller's limits can only lower the built-in ones."""
 
     offset: int = 1
     limit: int = MAX_LINES
@@ -43,12 +43,12 @@ class Window(NamedTuple):
 
 
 def content_type(path: str) -> str:
-    """The type that a file's name suggests."""
+    """Return the content type that a file's name suggests."""
     return _TYPES.guess_type(path)[0] or "application/octet-stream"
 
 
 def read(path: str, window: Window) -> dict[str, Any]:
-    """The lines of a window with their numbers, or `ok` false with the reason."""
+    """Return the lines of a window with their numbers, or `ok` false with the reason."""
     try:
         path = paths.absolute(path)
         with os.fdopen(directory_handles.open_regular(path), "rb", buffering=_CHUNK_BYTES) as file:
@@ -97,7 +97,7 @@ def _read(file: BinaryIO, path: str, window: Window) -> dict[str, Any]:
 
 
 def _skip(file: BinaryIO, count: int) -> int:
-    """Move behind `count` lines, or to the end; gives the number of lines passed."""
+    """Skip `count` lines, or to the end; return the number of lines skipped."""
     passed = 0
     while passed < count:
         start = file.tell()
@@ -117,7 +117,7 @@ def _skip(file: BinaryIO, count: int) -> int:
 
 
 def _open_line(file: BinaryIO) -> int:
-    """1 if the bytes before here end in a line without a newline, else 0. The file is at its end."""
+    """Return 1 if the bytes before here end in a line without a newline, else 0. The file is at its end."""
     if file.tell() == 0:
         return 0
     file.seek(-1, os.SEEK_CUR)
@@ -125,7 +125,7 @@ def _open_line(file: BinaryIO) -> int:
 
 
 def _collect(file: BinaryIO, number: int, window: Window) -> tuple[list[str], bool, bool]:
-    """The lines that fit, whether one was cut, and whether the room for text ended first."""
+    """Return the lines that fit, whether one was cut, and whether the byte limit ended the window."""
     shown: list[str] = []
     used = 0
     cut = False
@@ -139,7 +139,7 @@ def _collect(file: BinaryIO, number: int, window: Window) -> tuple[list[str], bo
         consumed = len(raw) if raw.endswith(b"\n") else len(raw) + _skip_line(file)
         text = f"{number}\t{_text(content) if whole else _cut(content, window.max_line_bytes)}"
         used += (len(text) if text.isascii() else len(text.encode())) + 1
-        # The first line is shown in any case: otherwise a reader who goes on at `next_offset` would stand still.
+        # The first line is always shown: otherwise a reader that continues at `next_offset` would make no progress.
         if shown and used > window.max_bytes:
             file.seek(position)
             return shown, cut, True
@@ -151,7 +151,7 @@ def _collect(file: BinaryIO, number: int, window: Window) -> tuple[list[str], bo
 
 
 def _skip_line(file: BinaryIO) -> int:
-    """Move behind the rest of a line; gives its length. A line of any length costs little memory."""
+    """Skip the rest of a line and return its length. A line of any length needs little memory."""
     passed = 0
     piece = file.readline(_CHUNK_BYTES)
     while piece:
@@ -163,7 +163,7 @@ def _skip_line(file: BinaryIO) -> int:
 
 
 def _content(raw: bytes) -> bytes:
-    """A line without its ending."""
+    """Return a line without its ending."""
     if raw.endswith(b"\r\n"):
         return raw[:-2]
     return raw[:-1] if raw.endswith(b"\n") else raw
@@ -174,7 +174,7 @@ def _text(content: bytes) -> str:
 
 
 def _cut(content: bytes, max_line_bytes: int) -> str:
-    """The beginning of a long line. An incomplete character at the cut is dropped."""
+    """Return the beginning of a long line. An incomplete character at the cut is dropped."""
     piece = content[:max_line_bytes]
     for back in range(1, min(4, len(piece)) + 1):
         byte = piece[-back]
@@ -192,7 +192,7 @@ def _width(lead: int) -> int:
 
 
 def _count_rest(file: BinaryIO) -> int:
-    """How many lines follow. A file that grows meanwhile is not followed beyond the limit."""
+    """Return how many lines follow. A file that grows meanwhile is not followed beyond the limit."""
     count = 0
     last = b"\n"
     while file.tell() <= MAX_FILE_BYTES:

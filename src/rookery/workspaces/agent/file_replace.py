@@ -1,8 +1,8 @@
-"""Files replaced as a whole or not at all: written beside their target, flushed, then renamed over it.
+"""Atomic file replacement: new content is written beside its target, flushed, then renamed over it.
 
-Several files are replaced together: if one rename fails, those before it get their originals back. Every step is done
-relative to a handle of the file's directory, so a link that appears in its path leads no write to another place. All of
-this blocks and runs in a thread; the caller holds the locks of the paths.
+Several files are replaced together: if one rename fails, the earlier ones get their originals back. Every step is
+relative to a handle of the file's directory, so a link that appears in its path cannot redirect a write. All of this
+blocks and runs in a thread; the caller holds the locks of the paths.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Rename = Callable[[int, str, str], None]
 
 
 class Version(NamedTuple):
-    """Which content of a file was read: another writer shows in at least one of these."""
+    """The version of a file that was read: another writer changes at least one of these fields."""
 
     device: int
     inode: int
@@ -36,7 +36,7 @@ class Version(NamedTuple):
 
 
 class Staged(NamedTuple):
-    """New content that waits beside its target. `version` is None for a file that was not read before.
+    """New content staged beside its target. `version` is None for a file that was not read before.
 
     `folder` is the handle of the directory of both names. `commit` and `discard` close it.
     """
@@ -92,7 +92,9 @@ def _stage(folder: int, name: str, target: str, data: bytes, version: Version | 
 
 
 def _mode(folder: int, name: str, target: str) -> int | None:
-    """The mode of the file to be replaced, None if there is none. Refuses what may not be written."""
+    """Return the mode of the file to be replaced, or None if it does not exist. Refuses files that may not be
+    written.
+    """
     try:
         status = os.stat(name or ".", dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -102,14 +104,14 @@ def _mode(folder: int, name: str, target: str) -> int | None:
     if stat.S_ISLNK(status.st_mode):
         raise directory_handles.changed(target)
     paths.require_regular(status.st_mode, target)
-    # A rename asks only for the right to change the directory; a file marked read-only is to stay as it is.
+    # A rename needs only write permission on the directory; a read-only file must stay unchanged.
     if not os.access(name, os.W_OK, dir_fd=folder):
         raise AgentError(403, "forbidden", f"{target} cannot be written: permission denied.")
     return stat.S_IMODE(status.st_mode)
 
 
 def check_unchanged(staged: Sequence[Staged]) -> None:
-    """409 if a file is not the one that was read."""
+    """Raise 409 if a file changed since it was read."""
     for one in staged:
         if one.version is None:
             continue
@@ -132,7 +134,7 @@ def commit(staged: Sequence[Staged], *, rename: Rename = replace) -> None:
     lost: list[tuple[Staged, str]] = []
     done = 0
     try:
-        # One rename happens or does not; only several need a way back.
+        # A single rename is atomic; only several need a rollback.
         for one in staged if len(staged) > 1 else ():
             kept.append((one, _keep(one)))  # noqa: PERF401 - those made before a failure are to be removed
         for one in staged:
@@ -162,7 +164,7 @@ def _not_committed(error: OSError, failing: str, lost: Sequence[tuple[Staged, st
 
 
 def discard(staged: Sequence[Staged]) -> None:
-    """Remove what was staged, and let go of the directories."""
+    """Remove the staged files and close the directory handles."""
     for one in staged:
         _unlink(one.folder, one.temporary)
         os.close(one.folder)
@@ -174,7 +176,9 @@ def _unlink(folder: int, name: str) -> None:
 
 
 def _keep(one: Staged) -> str:
-    """A second name for the original, so that it outlives the rename. A copy where names cannot be shared."""
+    """Give the original a second name, so that it outlives the rename. It is a copy where hard links are not
+    possible.
+    """
     original = _temporary_name(one.name)
     try:
         os.link(one.name, original, src_dir_fd=one.folder, dst_dir_fd=one.folder, follow_symlinks=False)
@@ -198,7 +202,7 @@ def _copy(folder: int, name: str, copy: str) -> None:
 
 
 def _restored(one: Staged, original: str) -> bool:
-    """Put an original back. If that fails, its second name is to stay."""
+    """Restore an original. If that fails, its second name stays."""
     try:
         replace(one.folder, original, one.name)
     except OSError:

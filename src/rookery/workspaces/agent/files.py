@@ -20,7 +20,7 @@ from rookery.workspaces.agent.state import Agent
 
 MAX_WRITE_BYTES = 16 * 1024 * 1024
 MAX_ENTRIES = 2000
-# Chosen: uploads are held in memory until they are whole, and so many at once are 64 MiB.
+# Chosen: uploads are held in memory until they are complete; this many take 64 MiB.
 UPLOADS_AT_ONCE = 4
 UPLOAD_S = 120.0
 _CHUNK_BYTES = 256 * 1024
@@ -39,7 +39,7 @@ class Files:
         path = paths.absolute(request.text("path"))
         offset = request.number("offset", 0)
         limit = request.optional_number("limit")
-        # A file object, not its number: it is closed also when the client leaves before the first byte.
+        # A file object, not a descriptor: it is also closed when the client leaves before the first byte.
         opened = await asyncio.to_thread(directory_handles.open_regular, path, links=request.follows_links)
         file = os.fdopen(opened, "rb", buffering=0)
         length = max(os.fstat(file.fileno()).st_size - offset, 0)
@@ -82,7 +82,7 @@ class Files:
 
     async def _upload(self, request: Request) -> bytes:
         if self._uploads is None:
-            self._uploads = asyncio.Semaphore(UPLOADS_AT_ONCE)  # on 3.9 it belongs to the loop that runs here
+            self._uploads = asyncio.Semaphore(UPLOADS_AT_ONCE)  # on 3.9 it belongs to the running loop
         async with self._uploads:
             try:
                 return await asyncio.wait_for(request.read(MAX_WRITE_BYTES), UPLOAD_S)
@@ -90,7 +90,7 @@ class Files:
                 raise AgentError(408, "slow_upload", f"The body did not arrive within {UPLOAD_S:g} s.") from None
 
     def _write(self, real: str, data: bytes) -> bool:
-        """Replace one file; gives whether it is new."""
+        """Replace one file and return whether it is new."""
         self._disk.require(len(data) - _size_of(real))
         staged = file_replace.stage(real, data)
         file_replace.commit([staged])
@@ -128,7 +128,9 @@ def _at_most(request: Request, name: str) -> int:
 
 
 async def _bytes_of(file: FileIO, offset: int, length: int) -> AsyncIterator[bytes]:
-    """The bytes of an open file, which is closed at the end. Shorter if the file shrank; the sender notices."""
+    """Stream the bytes of an open file and close it at the end. If the file shrank the stream is shorter, which the
+    sender detects.
+    """
     with file:
         while length > 0:
             chunk = await asyncio.to_thread(os.pread, file.fileno(), min(length, _CHUNK_BYTES), offset)
@@ -151,9 +153,9 @@ def _list(path: str) -> dict[str, Any]:
         with directory_handles.directory(paths.resolve(path)) as handle:
             listed = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=handle)
         try:
-            # Entries are looked at by the handle, so it stays open until the end.
+            # Entries are inspected through the handle, so it stays open until the end.
             with os.scandir(listed) as found:
-                # Only as many as are shown are kept: a folder may hold millions.
+                # Keep only as many entries as are shown: a folder may hold millions.
                 entries = heapq.nsmallest(MAX_ENTRIES + 1, _entries(found), key=lambda entry: (not entry[1], entry[0]))
         finally:
             os.close(listed)
@@ -177,10 +179,10 @@ def _entries(found: Iterator[os.DirEntry[str]]) -> Iterator[tuple[str, bool, os.
         with contextlib.suppress(OSError):
             try:
                 yield entry.name, entry.is_dir(), entry.stat()
-            except FileNotFoundError:  # a link that leads nowhere
+            except FileNotFoundError:  # a dangling link
                 yield entry.name, False, entry.stat(follow_symlinks=False)
 
 
 def _shown(name: str) -> str:
-    """A name as text; bytes that are not UTF-8 become U+FFFD."""
+    """Return a name as text; bytes that are not UTF-8 become U+FFFD."""
     return os.fsencode(name).decode("utf-8", "replace")

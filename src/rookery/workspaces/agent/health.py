@@ -1,4 +1,4 @@
-"""`GET /v1/health`: who answers here, and in which state the workspace is."""
+"""`GET /v1/health`: the identity of the agent and the state of the workspace."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Effects that happen once: what was done for which idempotency key, in memory and in a file that survives restarts.
+"""The idempotency journal: the effects of idempotency keys, in memory and in a file that survives restarts.
 
-The line "started" is written before an effect, "done" after it, so a key is never forgotten between the two. A line is
-in the kernel's hands when the effect begins: it survives the death of the agent, not a loss of power. The file belongs
-to the workspace, where anything may have written to it: a line that does not read is skipped.
+The line "started" is written before an effect and "done" after it, so a key is never forgotten between the two. A line
+is in the kernel's buffers when the effect begins: it survives the death of the agent, but not a power loss. The file
+belongs to the workspace, where any program may have written to it: an unreadable line is skipped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rookery.workspaces.agent.server.http import MAX_KEY_CHARS, Response
 
 MAX_ENTRIES = 4096
 MAX_AGE_S = 24 * 3600.0
-# Chosen: 4096 views of a process would be 128 MiB; the oldest answers go first.
+# Chosen: 4096 views of a process would be 128 MiB; the oldest responses are dropped first.
 MAX_ANSWER_BYTES = 32 * 1024 * 1024
 # Rewriting pays when most lines are about entries that are gone.
 _SPARE_LINES = 3 * MAX_ENTRIES
@@ -32,7 +32,9 @@ Run = Callable[["Attempt"], Awaitable[Response]]
 
 
 def hash_of(*parts: str | bytes) -> str:
-    """What tells two requests apart. Each part is hashed with its length, so parts cannot flow into each other."""
+    """Return a hash that distinguishes requests. Each part is hashed with its length, so parts cannot run into each
+    other.
+    """
     digest = hashlib.sha256()
     for part in parts:
         data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
@@ -42,7 +44,7 @@ def hash_of(*parts: str | bytes) -> str:
 
 
 class Entry:
-    """What is known of one key."""
+    """The record of one key."""
 
     def __init__(self, key: str, kind: str, body_hash: str, at: float) -> None:
         self.key = key
@@ -54,7 +56,7 @@ class Entry:
         self.data: Mapping[str, Any] | None = None
         self.running: asyncio.Future[Response] | None = None
         self.deferred = False
-        self.size = 0  # of what is remembered for the replay
+        self.size = 0  # size of what is kept for the replay
 
     @property
     def busy(self) -> bool:
@@ -75,7 +77,7 @@ class Entry:
 
 
 class Attempt:
-    """One run of an effect. `found` is what an attempt noted that a restart cut off before it was done."""
+    """One run of an effect. `found` is the note of an earlier attempt that a restart interrupted."""
 
     def __init__(self, journal: Journal | None, entry: Entry | None, found: Mapping[str, Any] | None) -> None:
         self._journal = journal
@@ -87,15 +89,15 @@ class Attempt:
         return self._entry.key if self._entry is not None else None
 
     def note(self, value: Mapping[str, Any]) -> None:
-        """Write down, before the effect, what is needed to judge after a restart whether it happened.
+        """Record, before the effect, what is needed to decide after a restart whether it happened.
 
-        From any thread.
+        Callable from any thread.
         """
         if self._journal is not None and self._entry is not None:
             self._journal.note(self._entry, value)
 
     def defer(self) -> None:
-        """The answer is given now, but the effect goes on: "done" is written by `Journal.finish`."""
+        """Respond now while the effect continues: `Journal.finish` writes "done"."""
         if self._entry is not None:
             self._entry.deferred = True
 
@@ -112,11 +114,11 @@ class Journal:
         self._lines = 0
         self._file_bytes = 0
         self._descriptor = -1
-        # Notes come from the threads that do the work; a file that is written anew meanwhile must have them too.
+        # Notes come from worker threads; a rewrite of the file at the same time must include them.
         self._writing = threading.RLock()
 
     def load(self) -> None:
-        """Read what earlier runs left, and write it anew without what is torn, old or gone."""
+        """Read the lines of earlier runs, and rewrite the file without torn, old or removed entries."""
         try:
             with open(self._path, "rb") as file:
                 data = file.read(_MAX_FILE_BYTES)
@@ -142,10 +144,10 @@ class Journal:
         *,
         lost: Callable[[], AgentError] | None = None,
     ) -> Response:
-        """Run an effect for its key the first time; join it or replay its answer from then on.
+        """Run an effect for its key the first time; later join it or replay its response.
 
-        Without a key it simply runs. An effect that fails is forgotten, so the same key may try again. One that a
-        restart cut off runs again, with `Attempt.found`; or, with `lost`, is answered by that error for good.
+        Without a key it simply runs. A failed effect is forgotten, so the same key may try again. An effect that a
+        restart interrupted runs again with `Attempt.found`, or, with `lost`, always fails with that error.
         """
         if key is None:
             return await run(Attempt(None, None, None))
@@ -174,7 +176,7 @@ class Journal:
         except Exception as error:
             self._drop(entry)
             outcome.set_exception(error)
-            outcome.exception()  # there may be nobody who joined
+            outcome.exception()  # mark it as retrieved: there may be no request that joined
             raise
         except BaseException:
             outcome.cancel()
@@ -192,7 +194,7 @@ class Journal:
         return response
 
     def finish(self, key: str, data: Mapping[str, Any]) -> None:
-        """The deferred effect of a key has ended; `data` is what `settled` gives after a restart."""
+        """Record the end of a key's deferred effect; `settled` returns `data` after a restart."""
         entry = self._entries.get(key)
         if entry is not None and entry.deferred and entry.answer is not None:
             entry.deferred = False
@@ -200,23 +202,23 @@ class Journal:
             self._done(entry)
 
     def settled(self, kind: str) -> list[Mapping[str, Any]]:
-        """The data of the finished effects of a kind, oldest first."""
+        """Return the data of the finished effects of a kind, oldest first."""
         entries = [entry for entry in self._entries.values() if entry.kind == kind]
         return [entry.data for entry in entries if entry.answer is not None and entry.data is not None]
 
     def cut_off(self, kind: str) -> list[Mapping[str, Any]]:
-        """The notes of the effects of a kind that were begun and are neither done nor at work."""
+        """Return the notes of the effects of a kind that were started and are neither done nor running."""
         entries = [entry for entry in self._entries.values() if entry.kind == kind and not entry.busy]
         return [entry.note for entry in entries if entry.answer is None and entry.note is not None]
 
     def note(self, entry: Entry, value: Mapping[str, Any]) -> None:
-        """What an attempt wants to be known of it should it be cut off. From any thread."""
+        """Record the note of an attempt for the case that it is interrupted. Callable from any thread."""
         with self._writing:
             entry.note = value
             self.append({"line": "note", "key": entry.key, "note": value})
 
     def append(self, value: Mapping[str, Any]) -> None:
-        """Write one line as a whole, or nothing of it. From any thread."""
+        """Write one line completely or not at all. Callable from any thread."""
         data = _encode(value)
         with self._writing:
             try:
@@ -235,7 +237,7 @@ class Journal:
         try:
             self.append(list(entry.lines())[-1])
         except AgentError as error:
-            self._log(error.message)  # the effect is there and the answer is known; only a restart would forget it
+            self._log(error.message)  # the effect happened and the response is known; only a restart would forget it
         self._forget_old()
         if self._lines > len(self._entries) + _SPARE_LINES or self._file_bytes > _MAX_FILE_BYTES:
             self._rewrite()
@@ -248,7 +250,9 @@ class Journal:
             self._log(error.message)
 
     def _forget_old(self, room: int = 0) -> None:
-        """Keep within the limits, oldest first, with room for more; what is at work, and the newest, stays."""
+        """Drop the oldest entries to stay within the limits, with room for more. Running entries and the newest
+        stay.
+        """
         oldest = self._clock.now() - MAX_AGE_S
         newest = next(reversed(self._entries.values()), None)
         count, size, gone = len(self._entries) + room, self._bytes, []
@@ -264,7 +268,7 @@ class Journal:
         self._bytes = size
 
     def _read(self, data: bytes) -> bool:
-        """Take one line of the file over. False when it makes no sense."""
+        """Apply one line of the file. Return False when it is invalid."""
         try:
             value = json.loads(data)
             key, line = value["key"], value["line"]
@@ -297,7 +301,7 @@ class Journal:
             self._bytes += entry.size
 
     def _rewrite(self) -> None:
-        """Replace the file by one that holds the living entries only."""
+        """Replace the file by one that holds only the current entries."""
         with self._writing:
             self._rewrite_alone()
 

@@ -1,4 +1,4 @@
-"""One lock for each real path, so that parallel writes of one file come one after the other."""
+"""One lock for each real path, so that parallel writes of one file are serialized."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 
 class PathLocks:
-    """Locks that exist while somebody holds or awaits them."""
+    """Locks that exist while a caller holds or awaits them."""
 
     def __init__(self) -> None:
         self._locks: dict[str, asyncio.Lock] = {}
@@ -16,7 +16,7 @@ class PathLocks:
 
     @asynccontextmanager
     async def hold(self, paths: Iterable[str]) -> AsyncIterator[None]:
-        """Hold the locks of these real paths. They are taken in sorted order, so two holders never wait in a ring."""
+        """Hold the locks of these real paths. They are taken in sorted order, so holders cannot deadlock."""
         async with AsyncExitStack() as stack:
             for path in sorted(set(paths)):
                 await stack.enter_async_context(self._one(path))

@@ -1,4 +1,4 @@
-"""The log of the agent: a file of bounded size in the run directory, with one older one beside it."""
+"""The log of the agent: a file of bounded size in the run directory, with one older file beside it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MAX_BYTES = 1024 * 1024
 
 
 class Log:
-    """Call it with one line. A log that cannot be written costs nothing but the line."""
+    """Call it with one line. If the log cannot be written, only the line is lost."""
 
     def __init__(self, path: Path, max_bytes: int = MAX_BYTES) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""The start of the agent: read the run directory, listen, serve until it is told to end."""
+"""The entry point of the agent: read the run directory, listen, and serve until shutdown."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run until shutdown. A start that cannot work ends with a sentence on standard error and in the log."""
+    """Run until shutdown. A start that cannot work ends with a message on standard error and in the log."""
     options = _options(arguments)
     run_dir = Path(options.run_dir).resolve()
     os.umask(0o022)
-    # Python answers SIGINT with an exception. As the first process of a sandbox the agent leaves every signal at its
-    # default, for then the kernel drops what processes inside send to it.
+    # By default Python turns SIGINT into an exception. As the first process of a sandbox the agent leaves every signal
+    # at its default, because then the kernel drops those that processes inside send to it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     log = Log(run_dir / "agent.log")
     try:
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def build_router(agent: Agent, ending: Ending, context: Context) -> Router:
-    """Every route of the agent."""
+    """Return the router with every route of the agent."""
     router = Router()
     disk = Disk(agent.config, agent.clock.monotonic)
     health.register(router, agent, context, disk)
@@ -80,7 +80,7 @@ async def _run(run_dir: Path, listen: str | None, log: Log) -> None:
     agent = _assemble(run_dir, log)
     ending = Ending(agent)
     if os.getpid() != 1:
-        # The first process of a sandbox can be ended from outside only, and its children are adopted anyway.
+        # The first process of a sandbox can only be ended from outside, and it adopts orphans anyway.
         adopt_orphans()
         loop.add_signal_handler(signal.SIGTERM, ending.begin)
     _make_directory(agent)
@@ -102,10 +102,10 @@ async def _run(run_dir: Path, listen: str | None, log: Log) -> None:
 
 
 def block_signals() -> None:
-    """Leave every signal to the main thread.
+    """Block all signals in threads other than the main thread.
 
-    Python blocks signals there for the moment in which it starts a program. The kernel does not drop a blocked signal
-    for the first process of a sandbox, but gives it to a thread that takes it, and that one would die of it.
+    Python blocks signals in the main thread while it starts a program. For the first process of a sandbox the kernel
+    does not drop a blocked signal but delivers it to a thread that accepts it, which would end the agent.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 
@@ -127,7 +127,7 @@ def _assemble(run_dir: Path, log: Log) -> Agent:
 
 
 def _make_directory(agent: Agent) -> None:
-    """The working directory is made at the first start; one that cannot be made is as good as a missing one."""
+    """Make the working directory at the first start. A failure is treated like a missing directory."""
     try:
         os.makedirs(agent.config.directory, exist_ok=True)
     except OSError as error:
@@ -138,7 +138,7 @@ async def _listen(server: Server, agent: Agent, listen: str | None) -> str:
     kind, _, place = (listen or f"unix:{agent.run_dir / 'agent.sock'}").partition(":")
     if kind == "unix" and place:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(place)  # of an agent that was killed: its driver starts one at a time
+            os.unlink(place)  # left by an agent that was killed; the driver runs one agent at a time
         await server.listen_unix(place)
         os.chmod(place, 0o600)
         return f"unix:{place}"
@@ -150,7 +150,9 @@ async def _listen(server: Server, agent: Agent, listen: str | None) -> str:
 
 
 async def _open_the_way_out(agent: Agent) -> None:
-    """Before any script runs: the first may want the network. A workspace without it is better than none."""
+    """Start the egress forwarder before any script runs, because the first may need the network. On failure the
+    workspace runs without network.
+    """
     if agent.config.egress is None:
         return
     try:
@@ -162,7 +164,7 @@ async def _open_the_way_out(agent: Agent) -> None:
 
 
 def _write_identity(agent: Agent) -> None:
-    """Say who runs here; the driver finds the process again by it after a restart of the server."""
+    """Write the identity of this process, by which the driver finds it after a restart of the server."""
     value = {"pid": os.getpid(), "pid_start": _pid_start(), "generation": agent.config.generation}
     temporary = agent.run_dir / "agent.json.new"
     temporary.write_text(json.dumps(value) + "\n")
@@ -170,7 +172,9 @@ def _write_identity(agent: Agent) -> None:
 
 
 def _pid_start() -> int | None:
-    """When this process began, in the kernel's ticks since boot: with it a pid names one process for good."""
+    """Return the start time of this process in kernel ticks since boot: together with the pid it identifies the process
+    uniquely.
+    """
     try:
         with open("/proc/self/stat", "rb") as stat:
             return int(stat.read().rpartition(b")")[2].split()[19])

@@ -1,4 +1,4 @@
-"""Paths as the agent takes them: absolute, resolved by its own steps, and what the system's refusals mean in words."""
+"""Paths of requests: made absolute, resolved step by step, and system errors translated to messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WRONG = {
 
 
 def absolute(path: object) -> str:
-    """A path as a request gives it, with `.`, `..` and doubled slashes removed; 400 if it is not absolute text."""
+    """Return a path of a request without `.`, `..` and doubled slashes; raise 400 if it is not absolute text."""
     if not isinstance(path, str) or not path.strip():
         raise AgentError(400, "invalid", "A path is required, and it must be text that is not blank.")
     if "\x00" in path:
@@ -34,12 +34,12 @@ def absolute(path: object) -> str:
         raise AgentError(400, "invalid", f"A path has at most {MAX_PATH_CHARS} characters.")
     if not path.startswith("/"):
         raise AgentError(400, "relative_path", f"{path!r} is a relative path. Paths must be absolute, such as /home/x.")
-    # Two leading slashes have a meaning of their own in POSIX, and none here.
+    # In POSIX two leading slashes have a special meaning, here they have none.
     return os.path.normpath("/" + path.lstrip("/"))
 
 
 def resolve(path: str) -> str:
-    """The real path behind an absolute one: links of the existing part followed, at most 40; a missing tail kept."""
+    """Return the real path of an absolute one: links of the existing part followed, at most 40; a missing tail kept."""
     pending = deque(path.split("/"))
     current = "/"
     links = 0
@@ -55,7 +55,7 @@ def resolve(path: str) -> str:
             target = os.readlink(candidate)
         except OSError as error:
             if error.errno in (errno.EINVAL, errno.ENOENT, errno.ENOTDIR):
-                current = candidate  # not a link, or not there
+                current = candidate  # not a link, or missing
                 continue
             raise refusal(error, path) from error
         links += 1
@@ -68,7 +68,7 @@ def resolve(path: str) -> str:
 
 
 def refusal(error: OSError, path: str) -> AgentError:
-    """What the system's error means for a request about this path."""
+    """Translate a system error to the response for a request about this path."""
     number = error.errno
     if number == errno.ENOENT:
         return AgentError(404, "not_found", f"{path} does not exist.")
@@ -83,7 +83,7 @@ def refusal(error: OSError, path: str) -> AgentError:
 
 
 def require_regular(mode: int, path: str) -> None:
-    """400 for whatever is not a regular file: a read of a pipe or a device may never end."""
+    """Raise 400 unless it is a regular file: a read of a pipe or a device may never end."""
     if stat.S_ISDIR(mode):
         raise AgentError(400, "wrong_kind", f"{path} is a directory, not a file.")
     if not stat.S_ISREG(mode):

@@ -1,4 +1,4 @@
-"""Results of tools that are too large for a model, kept as files of the workspace: `PUT /v1/results`."""
+"""Tool results that are too large for a model, kept as files of the workspace: `PUT /v1/results`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_RESULT_BYTES = 16 * 1024 * 1024
 
 
 class Results:
-    """Takes results of other tools that are too large for the model: the server has them, the workspace keeps them."""
+    """Stores results of tools that the server runs, when they are too large for the model."""
 
     def __init__(self, agent: Agent, disk: Disk) -> None:
         self._agent = agent

@@ -1,11 +1,11 @@
-"""The scripts of the template: startup once per generation, shutdown before the end.
+"""The scripts of the template: startup once per boot, shutdown before the end.
 
-Secret parameters are handed over by the server and passed to the startup script by a descriptor, whose number is in
-`ROOKERY_SECRETS_FD`. It holds assignments for a shell, `ROOKERY_SECRET_name='value'`; they are on no disk and in no
+The server sends the secret parameters, and the startup script reads them from a descriptor, whose number is in
+`ROOKERY_SECRETS_FD`. It holds shell assignments, `ROOKERY_SECRET_name='value'`; they are on no disk and in no
 environment.
 
-A startup script that fails or takes too long leaves a workspace that can be used; its state says what happened. That it
-ran is written down before it does, so an agent that is started again for the same generation does not run it twice.
+If the startup script fails or takes too long, the workspace can still be used; its state shows what happened. The run
+is recorded before it begins, so an agent that is restarted in the same boot does not run it twice.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ STARTING, READY, FAILED, TIMEOUT = "starting", "ready", "script_failed", "script
 KILL_AFTER_S = 5.0
 MAX_WAIT_S = 60.0
 _RECORD = "startup.json"
-# The server hands them over as soon as the agent answers.
+# The server sends them as soon as the agent responds.
 SECRETS_S = 60.0
-# Chosen: shorter ones would cover half of what a script prints, and be guessed anyway.
+# Chosen: shorter ones would hide half of what a script prints, and can be guessed anyway.
 MIN_MASKED_BYTES = 4
 _MAX_SECRETS_BYTES = 4 * 1024 * 1024
 
@@ -46,7 +46,7 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 
 
 class Scripts:
-    """Runs the scripts and knows the state they left the workspace in."""
+    """Runs the scripts and holds the resulting state of the workspace."""
 
     def __init__(self, settings: config.Config, run_dir: os.PathLike[str], runner: Processes, log: Log) -> None:
         self._config = settings
@@ -62,7 +62,7 @@ class Scripts:
         self._secrets_given = asyncio.Event()
 
     async def run_startup(self) -> None:
-        """Run the startup script, unless this generation has run it; the state says how it went."""
+        """Run the startup script unless this boot has run it; the state shows the result."""
         try:
             self.state = await self._startup()
         except Exception as error:
@@ -92,7 +92,7 @@ class Scripts:
         return state
 
     async def run_shutdown(self, grace_s: float) -> None:
-        """Run the shutdown script; what it does changes nothing about the end."""
+        """Run the shutdown script. Its result does not affect the shutdown."""
         script = self._config.shutdown
         try:
             state = await self._run("shutdown", script, min(script.timeout_s, grace_s))
@@ -102,7 +102,7 @@ class Scripts:
             self._log(f"shutdown script: {state}")
 
     async def take_secrets(self, request: Request) -> Response:
-        """The secret parameters, once and all of them."""
+        """Accept the secret parameters, once and all of them."""
         body = await request.json(_MAX_SECRETS_BYTES)
         given = body.get("secrets")
         if not isinstance(given, dict) or not all(
@@ -148,7 +148,7 @@ class Scripts:
         return TIMEOUT
 
     def _earlier(self) -> dict[str, Any] | None:
-        """What an agent of this generation wrote down before this one."""
+        """Return the record of an earlier agent of this boot."""
         try:
             with open(self._record, "rb") as file:
                 value = json.loads(file.read(64 * 1024))
@@ -165,7 +165,7 @@ class Scripts:
         os.replace(self._record + ".new", self._record)
 
     async def show_log(self, request: Request) -> Response:
-        """What a script printed: the view, or with `since` what is new, waiting for it."""
+        """Return the output of a script: the view, or with `since` new output, waiting for it."""
         name = request.query.get("name", "startup")
         if name not in ("startup", "shutdown"):
             raise invalid("name", "must be startup or shutdown")
@@ -184,12 +184,12 @@ class Scripts:
         return Response.json(answer)
 
     async def show_startup(self, request: Request) -> Response:
-        """The agent runs the script by itself, once; asking for it says how that went."""
+        """Return the result of the startup script, which the agent runs once without a request."""
         return Response.json({"agent_state": self.state, "exit_code": self.exit_code})
 
 
 def _masked(secrets: Iterable[str]) -> tuple[bytes, ...]:
-    """What the log must not show: the secrets, and of URLs what stands before the host by itself. Longest first."""
+    """Return what the log must not show: the secrets, and separately the user info of URLs. Longest first."""
     found = set()
     for secret in secrets:
         found.add(secret)
@@ -200,7 +200,7 @@ def _masked(secrets: Iterable[str]) -> tuple[bytes, ...]:
 
 
 def _assignments(secrets: Mapping[str, str]) -> BinaryIO:
-    """The secrets as a shell reads them, in a file without a name."""
+    """Return the secrets as shell assignments, in an unnamed file."""
     text = "".join(f"ROOKERY_SECRET_{name}={shlex.quote(value)}\n" for name, value in secrets.items())
     file = _nameless_file()
     file.write(text.encode())
@@ -210,7 +210,7 @@ def _assignments(secrets: Mapping[str, str]) -> BinaryIO:
 
 
 def _nameless_file() -> BinaryIO:
-    """In memory where the system can, else deleted as soon as it is open."""
+    """Return a file in memory where the system supports it, else one that is deleted as soon as it is open."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("secrets"), "w+b")
     return cast("BinaryIO", tempfile.TemporaryFile())
@@ -225,7 +225,7 @@ async def _ends_within(process: Process, seconds: float) -> bool:
 
 
 def _arguments(path: str) -> list[str]:
-    """How to run a script whether it is marked executable or not: by its first line, else with `sh`."""
+    """Return the command line of a script, executable or not: by its first line, else with `sh`."""
     with open(path, "rb") as file:
         first = file.readline(4096)
     if not first.startswith(b"#!"):

@@ -1,7 +1,7 @@
-"""How the agent ends: asked to, or because its run directory is gone. Nothing of the workspace is left running.
+"""The shutdown of the agent: requested, or because its run directory is gone. No process of the workspace survives it.
 
-Inside a sandbox the kernel ends every process with the agent; without one, what the agent started and what became its
-child by being orphaned is found in /proc.
+Inside a sandbox the kernel ends every process with the agent. Without a sandbox, the agent finds its children and
+adopted orphans in /proc.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Ending:
         self.over = asyncio.Event()
 
     def begin(self, grace_s: float | None = None) -> None:
-        """Shut down, once: the shutdown script (`grace_s` at most, 0 is none), TERM, five seconds, KILL."""
+        """Shut down, once: the shutdown script (at most `grace_s`; 0 skips it), TERM, five seconds, KILL."""
         if not self._begun:
             self._begun = True
             self._agent.processes.stopping = True
@@ -49,7 +49,7 @@ class Ending:
             self.over.set()
 
     async def shutdown(self, request: Request) -> Response:
-        """Answers at once; the end of the agent's process is the sign that everything is over."""
+        """Respond immediately. The shutdown is complete when the agent's process ends."""
         body = await request.json()
         grace_s = body.get("grace_s")
         unknown = [name for name in body if name != "grace_s"]
@@ -61,7 +61,7 @@ class Ending:
         return Response.json({"stopping": True}, 202)
 
     async def watch_directory(self, socket: str | None) -> None:
-        """End when the run directory was removed: nobody can reach this agent, or wants to."""
+        """Shut down when the run directory was removed: no client can reach this agent any more."""
         while not self._begun:
             await asyncio.sleep(WATCH_S)
             if is_removed(self._agent.run_dir, socket):
@@ -96,7 +96,7 @@ async def _end_all(agent: Agent, number: int, wait_s: float) -> None:
         for pid in children.descendants():
             with contextlib.suppress(OSError):
                 os.kill(pid, number)
-    # Daemons that were orphaned give no event at their end.
+    # Orphaned daemons cause no event when they end.
     while _left(agent) and loop.time() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(_POLL_S)
 

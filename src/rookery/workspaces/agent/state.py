@@ -1,4 +1,4 @@
-"""What the modules of the agent share: configuration, clocks, the log, and the registries they meet in."""
+"""The shared state of the agent's modules: configuration, clocks, the log, and registries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rookery.workspaces.agent.scripts import Scripts
 from rookery.workspaces.agent.touched_paths import Touched
 
 VERSION = "0.1.0"
-API = 2  # the wire's number; the server accepts its own and the one before
+API = 2  # the protocol version; the server accepts its own and the previous one
 
 
 @dataclass
@@ -37,11 +37,11 @@ class Agent:
     clock: Clock = field(default_factory=Clock)
     touched: Touched = field(default_factory=Touched)
     locks: PathLocks = field(default_factory=PathLocks)
-    read_only_prefix: list[str] | None = None  # how to enter the read-only view, once that was tried
+    read_only_prefix: list[str] | None = None  # the command that enters the read-only view, once it was determined
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
     def background(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run something for as long as it takes; its failure is logged, and it ends with the agent."""
+        """Run a background task. Its failure is logged, and it ends with the agent."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._finished)

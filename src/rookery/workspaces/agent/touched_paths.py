@@ -1,7 +1,7 @@
-"""Which paths each chat has touched: by writing, by editing, or as the directory of a command that ended.
+"""The paths each chat has touched: by writing, by editing, or as the directory of a command that ended.
 
-In memory only: after a restart the diff of the working directory's repository is still there, and the rest comes back
-with the next touch.
+In memory only: after a restart the diff of the working directory's repository is still available, and the others
+reappear with the next touch.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ Listener = Callable[[frozenset[str], str], None]
 
 
 class Touched:
-    """Paths per chat, the most recent last. Listeners hear of every touch, also of a path that is known already."""
+    """Paths per chat, the most recent last. Listeners are called on every touch, even of a known path."""
 
     def __init__(self) -> None:
         self._paths: OrderedDict[str, OrderedDict[str, None]] = OrderedDict()
         self._listeners: list[Listener] = []
 
     def record(self, chat: ChatHeaders, path: str) -> None:
-        """Remember an absolute path for the chat and those above it. The server's own requests touch nothing."""
+        """Record an absolute path for the chat and its ancestors. The server's own requests touch nothing."""
         if chat.chat_id is None:
             return
         chats = (chat.chat_id, *chat.ancestor_ids)
@@ -45,6 +45,6 @@ class Touched:
         return tuple(self._paths.get(chat_id, ()))
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener(chat_ids, path)` at every touch, until the returned function is called."""
+        """Call `listener(chat_ids, path)` on every touch, until the returned function is called."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)

@@ -1,6 +1,6 @@
-"""Edits applied to one text in memory: find, check, replace. Pure; from here read `edit_match`, then `edit_replace`.
+"""Edits applied to one text in memory: find, check, replace. Pure; read `match` next, then `replace`.
 
-Edits apply in order, each to what the one before left. Either all of them apply, or the text is not changed at all.
+Edits apply in order, each to the result of the previous one. Either all of them apply, or the text is not changed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ BOM = "\ufeff"
 
 
 class Edit(NamedTuple):
-    """One replacement as the caller asked for it."""
+    """One replacement as the caller requested it."""
 
     old_text: str
     new_text: str
@@ -23,14 +23,16 @@ class Edit(NamedTuple):
 
 
 class Applied(NamedTuple):
-    """How often an edit matched, and in which pass (1 literal, 2 without trailing blanks, 3 without outer blanks)."""
+    """The number of matches of an edit, and their pass (1 literal, 2 without trailing blanks, 3 without outer
+    blanks).
+    """
 
     matches: int
     number: int
 
 
 class EditFailed(Exception):
-    """An edit cannot be applied; the message says why and where, for a model to act on. `index` counts from 0."""
+    """Raised when an edit cannot be applied. The message tells a model why and where. `index` counts from 0."""
 
     def __init__(self, message: str, index: int) -> None:
         super().__init__(message)
@@ -39,9 +41,11 @@ class EditFailed(Exception):
 
 
 def apply(text: str, edits: Sequence[Edit]) -> tuple[str, list[Applied]]:
-    """The text after all edits, and what each of them did. Raises `EditFailed` for the first that cannot be applied."""
-    # A byte order mark is not part of the first line that people see; left in place, a search by lines could
-    # never find that line.
+    """Return the text after all edits and the result of each. Raises `EditFailed` for the first that cannot be
+    applied.
+    """
+    # A byte order mark is not part of the first line that users see. Left in place, a search by lines could never find
+    # that line.
     mark = BOM if text.startswith(BOM) and not any(edit.old_text.startswith(BOM) for edit in edits) else ""
     text = text[len(mark) :]
     applied = []

@@ -1,7 +1,7 @@
-"""What to tell a caller whose `old_text` is not in the file, or is there too often. Pure.
+"""Error messages for an `old_text` that is not in the file or matches too often. Pure.
 
-A model that reads only these sentences must be able to try again and succeed, so they carry line numbers and at most
-one kind of hint: several guesses at once make the next attempt worse.
+A model that reads only these sentences must be able to succeed with its next attempt. They contain line numbers and at
+most one kind of hint, because several guesses make the next attempt worse.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rookery.workspaces.agent.edit.lines import BLANKS, CRLF
 
 MAX_PLACES = 5
 MAX_HINTS = 3
-# Chosen: characters looked at, with a hundred for each pair of lines. A hint is not worth more than half a second.
+# Chosen: compared characters, plus a hundred for each pair of lines. A hint is not worth more than half a second.
 MAX_COMPARED = 50_000_000
 
 EMPTY = "old_text is empty. Give the text to replace; to write a whole file, use write_file."
@@ -52,7 +52,7 @@ class _Place(NamedTuple):
 
 
 def _miscounts(text: str, old_text: str, *, exact: bool) -> list[str]:
-    """Sentences for searched lines that differ from a line of the file only in how often one character stands there."""
+    """Return sentences for searched lines that differ from a line of the file only in the count of one character."""
     shorten = edit_lines.content_of if exact else _body
     file_lines = [shorten(raw) for raw in edit_lines.split(text)]
     known = set(file_lines)
@@ -81,11 +81,11 @@ def _miscounts(text: str, old_text: str, *, exact: bool) -> list[str]:
 
 
 def miscounted(wanted: str, line: str) -> str | None:
-    """The one character whose number is the only difference between two lines, if it occurs twice on one side."""
+    """Return the one character whose count is the only difference between two lines, if it occurs twice on one side."""
     if len(wanted) == len(line) or not wanted or not line:
         return None
     longer, shorter = (wanted, line) if len(wanted) > len(line) else (line, wanted)
-    # The first difference shows an occurrence that one side has and the other has not, or not yet.
+    # The first difference is at an occurrence that only one side has at that position.
     at = _first_difference(longer, shorter)
     for character in {longer[at], shorter[at] if at < len(shorter) else longer[at]}:
         often = longer.count(character)
@@ -97,7 +97,9 @@ def miscounted(wanted: str, line: str) -> str | None:
 
 
 def _first_difference(longer: str, shorter: str) -> int:
-    """Where two texts part. By halves, because comparing slices costs far less than comparing characters in a loop."""
+    """Return the index of the first difference. Bisects, because comparing slices is much faster than a loop over
+    characters.
+    """
     same, end = 0, len(shorter)
     while same < end:
         middle = (same + end + 1) // 2

@@ -9,7 +9,7 @@ from rookery.workspaces.agent.edit.lines import Line
 
 
 def unit_of(lines: Iterable[Line]) -> str | None:
-    """One step of indentation in these lines: a tab, or the spaces that divide every lead; None if nobody can tell."""
+    """Return one step of indentation in these lines: a tab, or the spaces that divide every lead; None if unclear."""
     width = 0
     tabs = False
     for line in lines:
@@ -31,15 +31,15 @@ def count_indented(lines: Iterable[Line]) -> int:
 
 
 def level_of(lead: str, unit: str) -> int | None:
-    """How deep a lead is; None when it is no whole number of units."""
+    """Return the depth of a lead, or None when it is not a whole number of units."""
     level, rest = divmod(len(lead), len(unit))
     return level if rest == 0 and lead == unit * level else None
 
 
 def translate(*, new: str, old: str, file: str, caller_unit: str | None, file_unit: str | None) -> str | None:
-    """The lead that moves a line of the file as far as the caller moved it from `old` to `new`.
+    """Return the lead that moves a line of the file as far as the caller moved it from `old` to `new`.
 
-    None when a unit is unknown, a lead is no whole number of units, or the result would lie left of the margin.
+    None when a unit is unknown, a lead is not a whole number of units, or the result would be left of the margin.
     """
     if caller_unit is None or file_unit is None:
         return None

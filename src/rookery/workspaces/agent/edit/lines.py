@@ -1,7 +1,7 @@
-"""Text as the edit engine sees it: lines of lead, body, trail and ending. Pure.
+"""Lines of text for the edit engine, each split into lead, body, trail and ending. Pure.
 
-Only `\n` ends a line. A carriage return belongs to the ending when it stands right before it, else to the body, so
-joining the lines of any text gives that text back, byte for byte.
+Only `\\n` ends a line. A carriage return right before it belongs to the ending, any other to the body. Joining the
+lines of any text reproduces that text, byte for byte.
 """
 
 from __future__ import annotations
@@ -24,9 +24,12 @@ class Line(NamedTuple):
 
 
 def split(text: str) -> list[str]:
-    """The lines of a text with their endings. Nothing follows a final newline, and an empty text has no lines."""
+    """Return the lines of a text with their endings. Nothing follows a final newline, and an empty text has no
+    lines.
+    """
     found = text.splitlines(keepends=True)
-    # Three times as fast, and the same where no other character ends a line for Python: a form feed, a lone return.
+    # Three times as fast, and equal unless the text has other characters that end a line for Python: a form feed, a
+    # lone return.
     if len(found) == text.count(LF) + (text[-1:] not in ("", LF)):
         return found
     pieces = text.split(LF)
@@ -42,7 +45,7 @@ def ending_of(raw: str) -> str:
 
 
 def content_of(raw: str) -> str:
-    """A line without its ending."""
+    """Return a line without its ending."""
     return raw[: len(raw) - len(ending_of(raw))]
 
 
@@ -60,7 +63,9 @@ def parse_all(raws: Iterable[str]) -> list[Line]:
 
 
 def internal_ending(text: str) -> str | None:
-    """The ending that all lines share (an unterminated last one has no say); None for one line, or if they differ."""
+    """Return the ending that all lines share (an unterminated last line is ignored); None for one line, or if they
+    differ.
+    """
     raws = split(text)
     if len(raws) < 2:
         return None
@@ -74,11 +79,11 @@ def dominant_ending(text: str) -> str:
 
 
 def forced_ending(text: str, new_text: str) -> str | None:
-    """The ending that inserted lines take: the file's, as soon as `new_text` has several lines of one kind."""
+    """Return the ending for inserted lines: the file's, if `new_text` has several lines with one kind of ending."""
     return dominant_ending(text) if internal_ending(new_text) else None
 
 
 def has_ending_intent(old_text: str, new_text: str) -> bool:
-    """Whether the caller wants to change line endings: both texts have one kind, and the kinds differ."""
+    """Return whether the caller wants to change line endings: both texts have one kind, and the kinds differ."""
     old, new = internal_ending(old_text), internal_ending(new_text)
     return old is not None and new is not None and old != new

@@ -1,6 +1,6 @@
-"""Where `old_text` stands in a file: literally, else by lines without trailing, else without outer blanks. Pure.
+"""Matches of `old_text` in a file: literal, else by lines without trailing blanks, else without outer blanks. Pure.
 
-The first pass that finds anything decides, so a text that is there literally is never overruled by a looser match.
+The first pass with a match decides, so a literal match always takes precedence over a looser one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Found(NamedTuple):
 
 
 def find(text: str, wanted: str, *, passes: tuple[int, ...] = ALL_PASSES) -> Found | None:
-    """The matches of the first pass that has any. `wanted` must not be empty."""
+    """Return the matches of the first pass that has any. `wanted` must not be empty."""
     for number in passes:
         if number == EXACT:
             starts = _substrings(text, wanted, step=len(wanted))
@@ -40,7 +40,7 @@ def find(text: str, wanted: str, *, passes: tuple[int, ...] = ALL_PASSES) -> Fou
 
 
 def find_lines(text: str, wanted: str) -> list[int]:
-    """The lines where `wanted` begins, by the first pass that finds it; overlaps count, and each line once."""
+    """Return the lines where `wanted` begins, by the first pass that finds it. Overlaps count, and each line once."""
     starts = _substrings(text, wanted, step=1)
     if starts:
         return sorted(set(_line_numbers(text, starts)))
@@ -52,7 +52,7 @@ def find_lines(text: str, wanted: str) -> list[int]:
 
 
 def stripped(raw: str, number: int) -> str:
-    """What pass 2 or 3 compares of a line."""
+    """Return the part of a line that pass 2 or 3 compares."""
     content = edit_lines.content_of(raw)
     return content.rstrip(BLANKS) if number == TRAILING else content.strip(BLANKS)
 
@@ -67,8 +67,7 @@ def _substrings(text: str, wanted: str, *, step: int) -> list[int]:
 
 
 def _windows(text: str, wanted: str, *, number: int, overlapping: bool) -> list[int]:
-    # Endings need no comparison of their own: inside a window both sides are newlines, and at its end one of them
-    # may be missing.
+    # Endings need no comparison: inside a window both sides are newlines, and at its end one of them may be missing.
     sought = [stripped(raw, number) for raw in edit_lines.split(wanted)]
     keys = [stripped(raw, number) for raw in edit_lines.split(text)]
     first, count = sought[0], len(sought)

@@ -1,13 +1,12 @@
-"""What stands in the file after a match is replaced. Pure.
+"""Replacement of matches in a file. Pure.
 
 A literal match is replaced literally. A match by lines keeps what the caller could not see or did not mean to change:
-the file's indentation, its trailing blanks and its line endings (tools.md, "Replacing"). Where that table leaves a
-choice, this module takes the file's side:
+the file's indentation, its trailing blanks and its line endings. In ambiguous cases this module follows the file:
 
-- A line that gains a body in the place of an empty one is indented like an inserted line: the empty line's own blanks
-  say nothing about where text belongs.
-- When every lead of the match is already the caller's, leads are taken as written: there is nothing to translate.
-- A newline that a rule asks for takes the form of the file's newline it stands for, so a CRLF file stays one.
+- A line that gains a body in place of an empty one is indented like an inserted line: the empty line's own blanks do
+  not indicate where text belongs.
+- When every lead of the match already equals the caller's, leads are taken as written: there is nothing to translate.
+- A required newline takes the form of the file's newline it stands for, so a CRLF file stays one.
 - The last new line ends as the last matched line did, whichever line it is paired with.
 """
 
@@ -23,7 +22,7 @@ from rookery.workspaces.agent.edit.lines import CRLF, LF, Line
 def replace_exact(
     text: str, starts: list[int], *, old_text: str, new_text: str, forced: str | None, exact: bool
 ) -> str:
-    """Every literal match replaced by `new_text`, whose inner endings become the forced one; the last one stays."""
+    """Replace every literal match by `new_text`. Its inner endings become the forced one; the last ending stays."""
     piece = _with_inner_endings(new_text, forced)
     out: list[str] = []
     done = 0
@@ -41,7 +40,7 @@ def replace_exact(
 
 
 def replace_lines(text: str, starts: list[int], *, old_text: str, new_text: str, forced: str | None) -> str:
-    """Every window of lines that begins at one of `starts` replaced, line by line."""
+    """Replace every window of lines that begins at one of `starts`, line by line."""
     raws = edit_lines.split(text)
     old = edit_lines.parse_all(edit_lines.split(old_text))
     new = edit_lines.parse_all(edit_lines.split(new_text))
@@ -58,7 +57,7 @@ def replace_lines(text: str, starts: list[int], *, old_text: str, new_text: str,
 
 
 class Alignment(NamedTuple):
-    """How the lines of `new_text` come from those of `old_text`."""
+    """The mapping of `new_text` lines to `old_text` lines."""
 
     partners: list[int | None]
     """For each new line the old line it is paired with; None if it was inserted."""
@@ -85,7 +84,7 @@ def align(old: list[Line], new: list[Line]) -> Alignment:
 
 
 class _Builder:
-    """One match and what replaces it."""
+    """Builds the replacement of one match."""
 
     def __init__(
         self,
@@ -113,7 +112,7 @@ class _Builder:
         ]
 
     def _partner(self, at: int) -> int | None:
-        """The old line whose blanks a new line may inherit: its pair, unless that one has no body."""
+        """Return the old line whose blanks a new line may inherit: its pair, unless that has no body."""
         partner = self._alignment.partners[at]
         return partner if partner is not None and self._old[partner].body else None
 
@@ -149,7 +148,9 @@ class _Builder:
         return here.lead if moved is None else moved
 
     def _reference(self, line: Line) -> int | None:
-        """The old line an inserted one is placed by: the neighbour it is as deep as, else the one below, else above."""
+        """Return the old line that positions an inserted one: the neighbor of the same depth, else the one below, else
+        above.
+        """
         partners, prefix, suffix = self._alignment
         end = len(self._new)
         below = next((at for at in range(end - suffix, end) if self._partner(at) is not None), None)
@@ -185,7 +186,7 @@ class _Builder:
             return ending
         inner = at < len(self._new) - 1
         if not inner:
-            # Where the text ends is compared with where it ended: a file without a final newline does not get one
+            # The new end of the text is compared with the old end: a file without a final newline does not get one
             # because its last lines were removed.
             partner = len(self._old) - 1
         here = self._window[partner].ending
@@ -193,7 +194,7 @@ class _Builder:
             return ending if inner and not here else here
         if not ending:
             return ""
-        # Only a text with several kinds of its own is taken at its word.
+        # Only a text that mixes endings keeps them as written.
         return here or self._forced or (self._dominant if len(self._new) == 1 else ending)
 
 

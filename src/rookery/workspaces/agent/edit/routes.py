@@ -1,7 +1,7 @@
 """`POST /v1/files/edit`: several edits of several files, all of them or none.
 
-First everything is computed in memory, and every file that fails is reported. Then all files are staged, checked to be
-unchanged since they were read, and renamed; a rename that fails takes the others back.
+First all results are computed in memory, and every file that fails is reported. Then all files are staged, checked to
+be unchanged since they were read, and renamed. If a rename fails, the earlier ones are undone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rookery.workspaces.agent.state import Agent
 MAX_BODY_BYTES = 16 * 1024 * 1024
 MAX_FILE_BYTES = 16 * 1024 * 1024
 MAX_FILES = 200
-# Chosen: with the escapes of JSON an answer stays under the 8 MiB that the server reads.
+# Chosen: with JSON escapes, a response stays under the 8 MiB that the server reads.
 MAX_DIFF_BYTES = 3 * 1024 * 1024
 _MAX_MESSAGE_CHARS = 16 * 1024
 _MAX_FIELD_CHARS = 1000
@@ -35,7 +35,7 @@ UNCHANGED = "Nothing was changed."
 
 
 class FileEdits(NamedTuple):
-    """All edits of one file. `shown` is the path as the caller wrote it first."""
+    """All edits of one file. `shown` is the path as the caller first wrote it."""
 
     shown: str
     path: str
@@ -50,7 +50,7 @@ class Target(NamedTuple):
 
 
 class Computed(NamedTuple):
-    """What a file becomes. `data` is None when it already holds the result."""
+    """The result of one file. `data` is None when the file already has this content."""
 
     target: Target
     version: Version
@@ -82,9 +82,9 @@ class Editor:
         return await self._agent.journal.once(key, "edit", digest, run)
 
     def _make(self, targets: Sequence[Target], attempt: Attempt, include_diff: bool) -> list[Computed]:
-        """All of the work under the locks: in one thread, because each change of threads costs more than most of it."""
+        """Do all work under the locks in one thread, because switching threads costs more than most of the work."""
         computed = _compute_all(targets, attempt.found, include_diff)
-        # Known before the first rename: after a crash it tells whether an edit was made already.
+        # Noted before the first rename: after a crash it shows whether an edit was already made.
         attempt.note({"results": {one.target.real: _result(one) for one in computed}})
         self._write(computed)
         return computed
@@ -108,7 +108,7 @@ def register(router: Router, agent: Agent, disk: Disk) -> None:
 
 
 def parse(files: object) -> list[FileEdits]:
-    """The edits of a request by file, in order. Entries of one path are one file."""
+    """Return the edits of a request by file, in order. Entries of one path become one file."""
     if not isinstance(files, list) or not files:
         raise AgentError(400, "invalid", f"files must be a list with at least one entry. {UNCHANGED}")
     if len(files) > MAX_FILES:
@@ -183,7 +183,7 @@ def _same_file(first: str, second: str) -> AgentError:
 
 
 def _compute_all(targets: Sequence[Target], found: Mapping[str, Any] | None, include_diff: bool) -> list[Computed]:
-    """What every file becomes. Raises one error for all that fail, with the highest status among them."""
+    """Compute the result of every file. Raises one error for all that fail, with the highest status among them."""
     results = found.get("results") if found is not None else None
     known = results if isinstance(results, dict) else {}
     computed: list[Computed] = []
@@ -247,8 +247,8 @@ def _read(target: Target) -> tuple[Version, bytes]:
             message = f"it has {status.st_size} bytes; edits work up to {MAX_FILE_BYTES}. Use sed or a script."
             raise AgentError(413, "too_large", message)
         try:
-            # Not more than is there: room for the largest file would be asked of the system, and given back, each time.
-            # A file that grows meanwhile is noticed before anything is written.
+            # Read no more than the file's size: a buffer for the largest file would be allocated and freed each time. A
+            # file that grows meanwhile is noticed before anything is written.
             data = file.read(status.st_size + 1)
         except OSError as error:
             raise paths.refusal(error, target.wanted.shown) from error

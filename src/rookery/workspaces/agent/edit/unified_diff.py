@@ -1,8 +1,8 @@
 """Unified diffs that stay fast on large files. Pure.
 
-`difflib` compares every line with every other of its kind, which takes minutes on a log of 100,000 lines. Lines that
-occur once on both sides split the texts first; `difflib` sees only what is left between them. An edit changes a few
-lines as a rule: what both texts begin and end with is skipped as characters, before anything is split into lines.
+`difflib` compares every line with all equal lines, which takes minutes on a log of 100,000 lines. Here lines that occur
+once on both sides first split the texts, and `difflib` compares only the blocks between them. Most edits change a few
+lines, so the common beginning and end are skipped as characters before anything is split into lines.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ class Change(NamedTuple):
 
 
 def unified(path: str, before: str, after: str) -> str:
-    """The unified diff with three lines of context, under one path; empty for equal texts, cut at `MAX_BYTES`."""
+    """Return the unified diff with three lines of context, under one path; empty for equal texts, cut at
+    `MAX_BYTES`.
+    """
     if before == after:
         return ""
     skipped, old, new = _around_the_difference(before, after)
@@ -50,7 +52,9 @@ def unified(path: str, before: str, after: str) -> str:
 
 
 def _around_the_difference(before: str, after: str) -> tuple[int, list[str], list[str]]:
-    """How many lines to skip, and the lines of both texts from there to where all is the same again; with context."""
+    """Return how many lines to skip, and the lines of both texts from there to the end of the difference, with
+    context.
+    """
     start = before.rfind("\n", 0, _same_at_start(before, after)) + 1
     same = _same_at_end(before, after, most=min(len(before), len(after)) - start)
     end, other = len(before) - same, len(after) - same
@@ -64,7 +68,7 @@ def _around_the_difference(before: str, after: str) -> tuple[int, list[str], lis
 
 
 def _same_at_start(before: str, after: str) -> int:
-    """How many characters both begin with. By halves: each step compares at the speed of the machine."""
+    """Return how many characters both begin with. Bisects, because comparing slices runs at machine speed."""
     same, most = 0, min(len(before), len(after))
     while same < most:
         middle = (same + most + 1) // 2
@@ -91,12 +95,12 @@ def _begins_line(text: str, at: int) -> bool:
 
 
 def _next_line(text: str, at: int) -> int:
-    """Where the line after this place begins, or the end of the text."""
+    """Return the offset of the next line, or the end of the text."""
     return text.find("\n", at) + 1 or len(text)
 
 
 def changes(old: list[str], new: list[str]) -> list[Change]:
-    """What differs, in order; adjacent differences are one change."""
+    """Return the differences in order; adjacent differences are one change."""
     found: list[Change] = []
     # A stack instead of recursion: thousands of anchors are normal in a large file.
     stack = [(0, len(old), 0, len(new))]
@@ -126,12 +130,12 @@ def changes(old: list[str], new: list[str]) -> list[Change]:
 
 
 def _equal_at_start(xs: list[str], ys: list[str]) -> int:
-    """How many lines are the same before the first that is not; without a step of Python for each of them."""
+    """Return how many lines are equal at the start, without a Python step for each line."""
     return len(list(takewhile(truth, map(eq, xs, ys))))
 
 
 def _anchors(old: list[str], new: list[str], span: tuple[int, int, int, int]) -> list[tuple[int, int]]:
-    """Lines that occur once on both sides, as many as keep their order."""
+    """Return lines that occur once on both sides, as many as keep their order."""
     a, b, c, d = span
     where: dict[str, int] = {}
     for i in range(a, b):
@@ -144,7 +148,7 @@ def _anchors(old: list[str], new: list[str], span: tuple[int, int, int, int]) ->
 
 
 def _longest_increasing(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The longest run of pairs (sorted by their first) whose seconds grow too."""
+    """Return the longest run of pairs (sorted by their first) whose seconds also increase."""
     tails: list[int] = []
     ends: list[int] = []
     previous: list[int] = []
@@ -166,7 +170,7 @@ def _longest_increasing(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _hunks(found: list[Change]) -> list[list[Change]]:
-    """Changes whose context would touch, together."""
+    """Group changes whose context would touch."""
     hunks: list[list[Change]] = []
     for change in found:
         if hunks and change.a - hunks[-1][-1].b <= 2 * CONTEXT:
@@ -195,7 +199,7 @@ def _hunk_lines(hunk: list[Change], old: list[str], new: list[str], skipped: int
 
 
 def _range(start: int, end: int) -> str:
-    # The form of diff(1): an empty range is named by the line before it.
+    # The format of diff(1): an empty range is named by the line before it.
     if end == start:
         return f"{start},0"
     return f"{start + 1}" if end - start == 1 else f"{start + 1},{end - start}"

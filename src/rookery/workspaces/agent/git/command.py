@@ -1,8 +1,8 @@
-"""Git, started so that a repository cannot make it run anything.
+"""Git commands, started so that a repository cannot make git run programs.
 
-A repository comes from anywhere, with a configuration of its own, and its diff is looked at without anybody asking for
-a command. So every setting that names a program is overruled: hooks, fsmonitor, external diffs, text conversion, the
-filters of attributes, and whatever a lazy fetch would start.
+A repository may come from anywhere and has its own configuration, and its diff is read without a user's command. Every
+setting that names a program is therefore overridden: hooks, fsmonitor, external diffs, text conversion, the filters of
+attributes, and anything a lazy fetch would start.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rookery.workspaces.agent.process.children import Children, Completed
 
 TIMEOUT_S = 20.0
 _MAX_CONFIG_BYTES = 1024 * 1024
-# Settings with a name of the repository's choice in them; they can only be overruled one by one.
+# Settings whose names contain a name of the repository's choice; they can only be overridden one by one.
 _PROGRAMS = re.compile(
     r"(?P<section>filter|diff)\.(?P<name>.*)\.(clean|smudge|process|required|command|textconv)", re.DOTALL
 )
@@ -32,11 +32,11 @@ _OVERRULED = (
 
 
 class GitFailed(Exception):
-    """Git could not answer: not a repository, not installed, or too slow."""
+    """Raised when git gives no result: not a repository, not installed, or too slow."""
 
 
 class Settings(NamedTuple):
-    """What a repository's configuration says, and the arguments that take its programs away."""
+    """A repository's configuration, and the arguments that disable its programs."""
 
     origin: str | None
     overrides: list[str]
@@ -47,7 +47,7 @@ class Git:
 
     def __init__(self, children: Children, config: Config) -> None:
         self._children = children
-        # Not the template's environment: GIT_EXTERNAL_DIFF and its like would come with it.
+        # Not the template's environment, which may contain GIT_EXTERNAL_DIFF and the like.
         self._env = {
             "PATH": os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin"),
             "HOME": config.home,
@@ -56,14 +56,14 @@ class Git:
             "GIT_TERMINAL_PROMPT": "0",
             "GIT_PAGER": "cat",
             "GIT_NO_LAZY_FETCH": "1",
-            "GIT_ALLOW_PROTOCOL": "none",  # for git before 2.44, which knows nothing of the line above
+            "GIT_ALLOW_PROTOCOL": "none",  # for git before 2.44, which does not know the line above
             "GIT_SSH_COMMAND": "false",
         }
 
     async def run(
         self, folder: str, *arguments: str, settings: Settings | None = None, max_bytes: int = 1024 * 1024
     ) -> Completed:
-        """How git ended. Raises `GitFailed` when it could not be started or took too long."""
+        """Run git and return its result. Raises `GitFailed` when it could not be started or took too long."""
         overrides = [*_OVERRULED, *(settings.overrides if settings is not None else ())]
         command = ["git", "--no-pager", *(part for value in overrides for part in ("-c", value)), *arguments]
         try:
@@ -77,17 +77,17 @@ class Git:
         return done
 
     async def output(self, folder: str, *arguments: str, settings: Settings | None = None) -> str:
-        """What git printed. Raises `GitFailed` when it did not succeed."""
+        """Return the output of git. Raises `GitFailed` when it did not succeed."""
         done = await self.run(folder, *arguments, settings=settings)
         if done.code != 0:
             raise GitFailed(done.errors.decode("utf-8", "replace")[-500:])
         return os.fsdecode(done.output)
 
     async def settings(self, folder: str) -> Settings:
-        """Read the configuration that applies in a folder. Reading it runs nothing."""
+        """Read the configuration that applies in a folder. Reading it runs no program."""
         done = await self.run(folder, "config", "--list", "-z", max_bytes=_MAX_CONFIG_BYTES)
         if done.code != 0 or done.truncated:
-            # What could not be read to its end cannot be overruled to its end.
+            # A configuration that was not read completely cannot be overridden completely.
             raise GitFailed(f"the configuration of git cannot be read in {folder}")
         origin = None
         names = set()
@@ -101,7 +101,7 @@ class Git:
         overrides = []
         for section, name in sorted(names):
             if "=" in name:
-                # `-c` takes the name up to the first equals sign: this one cannot be overruled.
+                # `-c` takes the name up to the first equals sign: this one cannot be overridden.
                 raise GitFailed(f"a driver of git in {folder} has an equals sign in its name")
             programs = ("clean", "smudge", "process") if section == "filter" else ("command", "textconv")
             overrides += [f"{section}.{name}.{program}=" for program in programs]
@@ -111,7 +111,7 @@ class Git:
 
 
 def _without_secrets(url: str | None) -> str | None:
-    """An address without user and password: tokens are often part of it."""
+    """Return an address without user and password: tokens are often part of it."""
     if url is None:
         return None
     return re.sub(r"^([A-Za-z][A-Za-z0-9+.-]*://)[^/@]*@", r"\1", url)[:1000]

@@ -1,8 +1,7 @@
-"""`/v1/git/watch` and `/v1/git/scan`: the repositories a chat has worked in, and what changed there.
+"""`/v1/git/watch` and `/v1/git/scan`: the repositories a chat has worked in, and their changes.
 
-Repositories are those of the paths the chat or one of its children touched, and the one of the working directory. A
-watcher is told of a repository when it looks different from what this watcher was told last; an empty list says that
-the agent is alive.
+The repositories are those of the paths the chat or one of its children touched, and that of the working directory. A
+watcher receives a repository when it differs from what this watcher received last; an empty list is a keep-alive.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from rookery.workspaces.agent.state import Agent
 EVERY_S = 5.0
 CLOSEST_S = 1.0
 MAX_REPOSITORIES = 32
-# Chosen: one message stays under the 8 MiB that the server reads, escapes of JSON included.
+# Chosen: one message, with JSON escapes, stays under the 8 MiB that the server reads.
 MAX_MESSAGE_BYTES = 7 * 1024 * 1024
 SCANS_AT_ONCE = 2
 _MAX_KNOWN = 256
 
 
 class Look(NamedTuple):
-    """A repository as it was seen: its state, what tells it from another, and its size on the wire."""
+    """A snapshot of a repository: its state, its fingerprint, and its size on the wire."""
 
     state: dict[str, Any]
     digest: str
@@ -42,7 +41,7 @@ class Look(NamedTuple):
 
 
 class Scanner:
-    """Looks at repositories, each by one caller at a time; callers that come meanwhile share the next look."""
+    """Scans repositories, one scan of each at a time; callers that arrive meanwhile share the next scan."""
 
     def __init__(self, agent: Agent) -> None:
         self._git = Git(agent.children, agent.config)
@@ -54,7 +53,7 @@ class Scanner:
         self._roots: dict[str, str] = {}
 
     async def roots_of(self, paths: list[str]) -> list[str]:
-        """The repositories of these paths, each once, in order. Paths outside of repositories are left out."""
+        """Return the repositories of these paths, each once, in order. Paths outside of repositories are left out."""
         marked = await asyncio.to_thread(_marked_folders, paths)
         roots: dict[str, None] = {}
         for folder in marked:
@@ -69,7 +68,7 @@ class Scanner:
         return list(roots)
 
     async def look(self, root: str) -> Look | None:
-        """The state of a repository, seen after this call; None when git cannot tell."""
+        """Return the state of a repository, scanned after this call; None when git gives no result."""
         asked = self._monotonic()
         async with self._locks.setdefault(root, asyncio.Lock()):
             began, known = self._last.get(root, (-1.0, None))
@@ -111,7 +110,7 @@ class GitRoutes:
         poked = asyncio.Event()
         leaving = asyncio.ensure_future(gone.wait())
         leaving.add_done_callback(lambda _: poked.set())
-        # Subscribed before the known paths are read: a touch in between is seen one way or the other.
+        # Subscribe before the known paths are read, so that a touch in between is not missed.
         unsubscribe = self._agent.touched.subscribe(lambda chats, _: poked.set() if chat_id in chats else None)
         self._watchers.setdefault(chat_id, set()).add(poked.set)
         sent: dict[str, str] = {}
@@ -134,13 +133,15 @@ class GitRoutes:
                 del self._watchers[chat_id]
 
     async def _look(self, chat_id: str, sent: dict[str, str] | None) -> list[dict[str, Any]]:
-        """The chat's repositories; with `sent`, only those that look different from what was sent, which it updates."""
+        """Return the chat's repositories. With `sent`, return only those that differ from what was sent, and update
+        it.
+        """
         if self._scanner is None:
             self._scanner = Scanner(self._agent)
         scanner = self._scanner
         newest_first = [self._agent.config.directory, *reversed(self._agent.touched.paths(chat_id))]
         roots = (await scanner.roots_of(newest_first))[:MAX_REPOSITORIES]
-        # Known to this watcher and gone: said once, then forgotten.
+        # Repositories this watcher knows that are gone: reported once, then forgotten.
         gone = [root for root in sent or () if root not in roots and not diff.is_repository(root)]
         looks = await asyncio.gather(*(scanner.look(root) for root in roots))
         changed: list[dict[str, Any]] = [_removed(root) for root in gone]
@@ -189,7 +190,7 @@ def _looked(state: dict[str, Any]) -> Look:
 
 
 def _marked_folders(paths: list[str]) -> list[str]:
-    """The nearest folder above each path that looks like the root of a repository, each once."""
+    """Return the nearest folder above each path that looks like the root of a repository, each once."""
     known: dict[str, str | None] = {}
     found: dict[str, None] = {}
     for path in paths:

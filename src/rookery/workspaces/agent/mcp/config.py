@@ -1,4 +1,4 @@
-"""The MCP servers that a `.mcp.json` names. What it says stays in the workspace: it may hold secrets."""
+"""MCP server entries of a `.mcp.json`. Their values stay in the workspace: they may hold secrets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 MAX_NAME = 64
-# What people are asked about an entry has to be something that they can read.
+# An entry that users are asked to approve must be short enough to read.
 MAX_ARGS = 100
 MAX_TEXT_CHARS = 4096
 MAX_ENTRY_CHARS = 16 * 1024
@@ -19,12 +19,12 @@ _TYPES = ("stdio", "http", "sse")
 
 
 class BadConfig(ValueError):
-    """The text says what is wrong, without saying what is in the file."""
+    """Raised for a bad configuration. The message describes the problem without quoting the file."""
 
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """One server: a command to run, or an address. `folder` is where its file lies."""
+    """One server: a command to run, or an address. `folder` is the folder of its file."""
 
     name: str
     folder: str
@@ -34,7 +34,7 @@ class ServerConfig:
     url: str | None = None
 
     def entry(self) -> dict[str, Any]:
-        """What the owner agrees to, as the server is told: all that decides what is run, and no values."""
+        """Return the entry the owner approves: everything that determines what is run, without values."""
         return {
             "name": self.name,
             "folder": self.folder,
@@ -44,13 +44,15 @@ class ServerConfig:
         }
 
     def environment(self, base: Mapping[str, str]) -> dict[str, str]:
-        """That of the workspace and its own, with `${VAR}` taken from the workspace's."""
+        """Return the environment of the workspace plus the server's own, with `${VAR}` expanded from the
+        workspace's.
+        """
         own = {name: _VARIABLE.sub(lambda found: base.get(found[1], ""), text) for name, text in self.env.items()}
         return {**base, **own}
 
 
 def parse(data: bytes, folder: str) -> tuple[ServerConfig, ...]:
-    """The servers of one file, in its order. Raises `BadConfig`: one bad entry spoils the file."""
+    """Return the servers of one file, in its order. Raises `BadConfig`: one bad entry invalidates the file."""
     try:
         value = json.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
@@ -63,7 +65,9 @@ def parse(data: bytes, folder: str) -> tuple[ServerConfig, ...]:
 
 
 def is_name(name: str) -> bool:
-    """Names and tools are joined by `__`, so a name holds none and has no underscore at its ends."""
+    """Return whether the name is valid. Names and tools are joined by `__`, so a name contains none and has no
+    underscore at its ends.
+    """
     return 0 < len(name) <= MAX_NAME and "__" not in name and not name.startswith("_") and not name.endswith("_")
 
 

@@ -1,9 +1,8 @@
 """The MCP servers of the workspace: started, asked for their tools, and called on behalf of chats.
 
-Files of the workspace name them; none is started before Rookery's server has sent the very entry that its owner has
-agreed to. An entry that has changed since is another one. They are programs of the workspace like any other; nothing
-of them reaches the server but their entries, definitions of tools and results. A server that has ended is started
-again by the next call of it.
+Files of the workspace name them. None is started before Rookery's server has sent exactly the entry that the owner
+approved; a changed entry needs a new approval. They are ordinary programs of the workspace: only their entries, tool
+definitions and results reach the server. The next call of an exited MCP server starts it again.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ MCP_SERVER = "mcp_server"
 PENDING = "pending"
 MAX_SERVERS = 20
 MAX_SETTLE_S = 30.0
-# What the definitions of one server may take together; chosen.
+# Limit of all tool definitions of one server; chosen.
 MAX_DEFINITIONS_BYTES = 256 * 1024
 MAX_DESCRIPTION_CHARS = 4096
 NO_ADDRESSES = "This MCP server has a `url`. This version uses only servers with a `command`, run in the workspace."
 
 
 class Server:
-    """One server as its configuration says."""
+    """One server and its configuration."""
 
     def __init__(self, config: ServerConfig) -> None:
         self.config = config
@@ -60,7 +59,7 @@ class Server:
 
 
 class McpServers:
-    """`on_change` is called when a server has other tools than before."""
+    """`on_change` is called when the tools of a server changed."""
 
     def __init__(self, agent: Agent, on_change: Callable[[], None]) -> None:
         self._agent = agent
@@ -70,12 +69,12 @@ class McpServers:
         self._servers: dict[str, Server] = {}
 
     def update(self, named: Sequence[ServerConfig]) -> None:
-        """These are the servers that files name from now on; those that are as before go on."""
+        """Set the servers that files name now; unchanged ones keep running."""
         self._named = {each.name: each for each in named[:MAX_SERVERS]}
         self._apply()
 
     def _apply(self) -> None:
-        """Run what files name and the owner has agreed to, and nothing else."""
+        """Run the servers that files name and the owner approved, and no others."""
         wanted = {name: config for name, config in self._named.items() if self._may_run(config)}
         for name, server in list(self._servers.items()):
             if wanted.get(name) != server.config:
@@ -87,11 +86,13 @@ class McpServers:
                 server.connecting = self._agent.background(self._connect(server))
 
     def _may_run(self, config: ServerConfig) -> bool:
-        """One with an address is not run at all; what it gets is the reason."""
+        """Return whether the server may be connected. One with an address is never run; connecting it only yields the
+        reason.
+        """
         return config.command is None or self._agreed.get(config.name) == config.entry()
 
     async def agree(self, request: Request) -> Response:
-        """The entries that the owner has agreed to, all of them. Waits for those that start, for a while."""
+        """Set the complete list of approved entries. Waits up to `wait_s` for servers that start."""
         body = await request.json()
         entries = body.get("servers")
         if not isinstance(entries, list) or not all(_is_entry(each) for each in entries):
@@ -108,13 +109,15 @@ class McpServers:
         return Response.json({"running": sorted(self._servers)})
 
     async def settle(self, seconds: float) -> None:
-        """Until every server has answered or failed, at most so long."""
+        """Wait until every server has responded or failed, at most this long."""
         tasks = [each.connecting for each in self._servers.values() if each.connecting is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=seconds)
 
     def described(self, first: int) -> list[dict[str, Any]]:
-        """All that files name, by name: what has answered or failed, and what waits for its owner or its start."""
+        """Describe all servers that files name, by name: those that responded or failed, and those that wait for
+        approval or start.
+        """
         described = []
         for ordinal, (name, config) in enumerate(sorted(self._named.items()), first):
             server = self._servers.get(name)
@@ -192,7 +195,7 @@ class McpServers:
         return await self._agent.journal.once(key, "mcp", digest, run)
 
     def _agreed_server(self, name: str, entry: object) -> Server:
-        """The server that a call means. The call carries the entry that was agreed to, which may start it."""
+        """Return the server of a call. The call carries the approved entry, which may start the server."""
         config = self._named.get(name)
         if config is None:
             raise AgentError(404, "no_server", f"This workspace has no MCP server {name[:100]}.")
@@ -212,7 +215,7 @@ class McpServers:
             raise AgentError(502, "mcp_failed", message) from error
 
     async def _running(self, server: Server) -> StdioSession:
-        """Its session; one that has ended is started again, by one of those who want it."""
+        """Return the server's session. An exited one is started again, once for all concurrent callers."""
         if server.session is None or server.session.is_over:
             if server.connecting is None or server.connecting.done():
                 server.session = None
@@ -243,7 +246,7 @@ def _is_entry(value: object) -> bool:
 
 
 def _definitions(tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What models are told of tools, within bounds: those that fit."""
+    """Return the tool definitions for models that fit the limits."""
     kept, size = [], 0
     for tool in tools:
         schema = tool.get("inputSchema")

@@ -1,6 +1,8 @@
-"""A session with one MCP server that runs as a program of the workspace: a line of JSON per message, both ways.
+"""A session with one MCP server that runs as a program of the workspace: one line of JSON per message, in both
+directions.
 
-The server is a stranger: what does not read is skipped, what is too long ends it, and every wait has an end.
+The MCP server is untrusted: unreadable lines are skipped, a line that is too long ends the session, and every wait is
+bounded.
 """
 
 from __future__ import annotations
@@ -26,11 +28,11 @@ _MAX_SAID_BYTES = 2000
 
 
 class McpFailed(Exception):
-    """The server does not do what was asked; the text is for a model."""
+    """Raised when the server does not do what was requested; the message is for a model."""
 
 
 class StdioSession:
-    """From its start to its end; one that has ended is not used again."""
+    """One session from start to end. A session that has ended is not reused."""
 
     def __init__(self, config: ServerConfig, version: str, on_tools_changed: Callable[[], None]) -> None:
         self._config = config
@@ -46,7 +48,7 @@ class StdioSession:
         self.is_over = False
 
     async def start(self, children: Children, env: Mapping[str, str]) -> None:
-        """Run the program and greet it. Raises `McpFailed`."""
+        """Run the program and initialize the session. Raises `McpFailed`."""
         out, err = Pipe(self._take), Pipe(self._take_error)
         reader, writer = os.pipe()
         command = [self._config.command or "", *self._config.args]
@@ -80,7 +82,7 @@ class StdioSession:
         self._send({"jsonrpc": "2.0", "method": "notifications/initialized"})
 
     async def list_tools(self) -> list[dict[str, Any]]:
-        """Every tool it offers, up to a limit. What is no definition is left out."""
+        """Return every tool the server offers, up to a limit. Invalid definitions are left out."""
         found: list[dict[str, Any]] = []
         cursor: object = None
         for _ in range(MAX_PAGES):
@@ -94,7 +96,7 @@ class StdioSession:
         return found
 
     async def request(self, method: str, params: Mapping[str, Any], seconds: float) -> Any:
-        """The result of one request. Raises `McpFailed` when there is none in time."""
+        """Return the result of one request. Raises `McpFailed` when there is none in time."""
         if self.is_over:
             raise McpFailed(self._ending())
         self._last_id += 1
@@ -110,7 +112,7 @@ class StdioSession:
             self._waiting.pop(number, None)
 
     def close(self) -> None:
-        """End the program. Whoever waits for it is told."""
+        """End the program. Pending requests fail."""
         if self.is_over:
             return
         self.is_over = True
@@ -163,7 +165,7 @@ class StdioSession:
                 self._waiting[number].set_result(message.get("result"))
 
     def _hear(self, method: str, number: object) -> None:
-        """What the server says by itself. It gets nothing from here: no files, no model, no user."""
+        """Handle a message the server sends unasked. The agent offers it nothing: no files, no model, no user."""
         if number is None:
             if method == "notifications/tools/list_changed":
                 self._on_tools_changed()

@@ -1,8 +1,8 @@
-"""Starting programs, and waiting for them: the one place where the agent has children.
+"""Child processes: the only module of the agent that starts programs and waits for them.
 
-As the first process of a sandbox the agent inherits every orphan and must wait for it, or the dead pile up. Waiting for
-"any child" takes the exit code of whoever it finds, so nothing else in the agent may wait for a child: not asyncio's
-own subprocesses, not `Popen.wait`.
+As the first process of a sandbox the agent inherits every orphan and must reap it, or zombies accumulate. Waiting for
+"any child" takes the exit code of every child it finds, so nothing else in the agent may wait for a child: not
+asyncio's own subprocesses, not `Popen.wait`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ; the fcntl module has the name only since 
 
 
 class Child:
-    """A program that was started, in a session and a group of its own."""
+    """A started program, in its own session and process group."""
 
     def __init__(self, popen: subprocess.Popen[bytes]) -> None:
         self._popen = popen
@@ -32,21 +32,21 @@ class Child:
         self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def end(self, code: int) -> None:
-        self._popen.returncode = code  # so that it does not try to wait by itself
+        self._popen.returncode = code  # so that Popen does not try to wait
         if not self.ended.done():
             self.ended.set_result(code)
 
     def signal_group(self, number: int) -> None:
-        """Send a signal to all that the program has started and that did not leave its group."""
+        """Send a signal to the program's process group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 
 
 @dataclass(frozen=True)
 class Completed:
-    """How a program ended. `code` is negative for a signal; of long output the first `max_bytes` are there.
+    """The result of a program. `code` is negative for a signal; of long output only the first `max_bytes` are kept.
 
-    `output_bytes` is how much it printed in all.
+    `output_bytes` is the size of all it printed.
     """
 
     code: int
@@ -58,7 +58,7 @@ class Completed:
 
 
 class Children:
-    """Everything the agent has started and that has not ended."""
+    """All running programs that the agent has started."""
 
     def __init__(self) -> None:
         self._children: dict[int, Child] = {}
@@ -78,7 +78,7 @@ class Children:
         stdin: int = subprocess.DEVNULL,
         descriptors: Sequence[int] = (),
     ) -> Child:
-        """Start a program, with an empty input unless there is one. Raises OSError when it cannot be started.
+        """Start a program, with empty input unless `stdin` is given. Raises OSError when it cannot be started.
 
         It inherits `descriptors` under their own numbers.
         """
@@ -92,7 +92,7 @@ class Children:
             start_new_session=True,
             pass_fds=tuple(descriptors),
         )
-        # The loop reaps, and this runs in the loop: the child is known before anybody can hear of its end.
+        # The loop reaps, and this runs in the loop: the child is registered before its end can be noticed.
         child = Child(popen)
         self._children[child.pid] = child
         return child
@@ -106,7 +106,7 @@ class Children:
         timeout_s: float,
         max_bytes: int = 1024 * 1024,
     ) -> Completed:
-        """Run a program to its end; its group is killed when it takes too long or the caller is cancelled."""
+        """Run a program to its end. Its group is killed when it takes too long or the caller is canceled."""
         out, err = Collector(max_bytes), Collector(64 * 1024)
         pipes = [Pipe(out.take), Pipe(err.take)]
         timed_out = False
@@ -147,7 +147,7 @@ class Children:
 
 
 class Collector:
-    """The first bytes of an output; what follows is counted out."""
+    """Keeps the first bytes of an output and counts the rest."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -163,19 +163,19 @@ class Collector:
 
 
 class Pipe:
-    """The output of a child. The child gets `writer`; what it writes is given to `take` once the pipe is started."""
+    """The output of a child. The child gets `writer`; its output is passed to `take` once the pipe is started."""
 
     def __init__(self, take: Callable[[bytes], None]) -> None:
         self._take = take
         self._reader, self.writer = os.pipe()
         os.set_blocking(self._reader, False)
-        # Fewer, larger reads for a child that prints a lot; a refusal of the kernel costs speed only.
+        # Fewer, larger reads for a child that prints a lot; if the kernel refuses, only speed is lost.
         with contextlib.suppress(OSError):
             fcntl.fcntl(self._reader, _SET_PIPE_SIZE, _PIPE_BYTES)
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def start(self) -> None:
-        """Let go of the child's end and read until all who hold it have closed it."""
+        """Close the child's end and read until all its holders have closed it."""
         os.close(self.writer)
         self.writer = -1
         asyncio.get_running_loop().add_reader(self._reader, self._read)
@@ -193,7 +193,7 @@ class Pipe:
             self.close()
 
     def drain(self) -> None:
-        """Take what is in the pipe now, without waiting for more."""
+        """Read what is in the pipe now, without waiting for more."""
         left = _PIPE_BYTES
         while self._reader >= 0 and left > 0:
             try:
@@ -206,7 +206,7 @@ class Pipe:
             left -= len(data)
 
     def close(self) -> None:
-        """Stop reading. Whoever still writes gets a broken pipe."""
+        """Stop reading. Processes that still write get a broken pipe."""
         if self._reader >= 0:
             asyncio.get_running_loop().remove_reader(self._reader)
             os.close(self._reader)
@@ -219,7 +219,7 @@ class Pipe:
 
 
 async def open_writer(descriptor: int) -> asyncio.StreamWriter:
-    """What is written to it goes to the reader of a pipe, as fast as that reads."""
+    """Return a stream that writes to a pipe as fast as its reader reads."""
     loop = asyncio.get_running_loop()
     pipe = os.fdopen(descriptor, "wb", buffering=0)
     transport, protocol = await loop.connect_write_pipe(lambda: FlowControlMixin(loop), pipe)
@@ -227,7 +227,7 @@ async def open_writer(descriptor: int) -> asyncio.StreamWriter:
 
 
 def descendants() -> list[int]:
-    """Every process below this one, nearest first, as far as /proc tells."""
+    """Return every process below this one, nearest first, according to /proc."""
     parents: dict[int, list[int]] = {}
     with contextlib.suppress(OSError):
         for name in os.listdir("/proc"):
@@ -250,4 +250,4 @@ def adopt_orphans() -> None:
 
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
     except (ImportError, OSError, AttributeError):
-        pass  # then a daemon of an unconfined workspace is not found at its stop
+        pass  # then a daemon of an unconfined workspace is not found when the workspace stops

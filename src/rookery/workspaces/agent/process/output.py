@@ -1,7 +1,7 @@
-"""What a process printed: the first and the last bytes of it, and how a model or a watcher sees them.
+"""The output of a process: its first and last bytes, and its views for models and watchers.
 
-Positions count the bytes the process has written, so a cursor stays right whatever was dropped in between. A view is
-valid UTF-8 of bounded size: cuts are made between characters, and bytes that are no text are replaced.
+Positions count the bytes the process has written, so a cursor stays valid whatever was dropped in between. A view is
+valid UTF-8 of bounded size: cuts are made between characters, and bytes that are not text are replaced.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 HEAD_BYTES = 64 * 1024
 TAIL_BYTES = 256 * 1024
-SMALL_BYTES = 16 * 1024  # of each end, for a process that ended long ago when room is needed
+SMALL_BYTES = 16 * 1024  # of each end, for a process that ended long ago, when memory is needed
 VIEW_BYTES = 32 * 1024
 LINE_BYTES = 2048
 LINE_SUFFIX = b" ... [line truncated%b]"
@@ -21,7 +21,7 @@ _MARKER_ROOM = 64
 
 @dataclass(frozen=True)
 class View:
-    """The text for a model. `truncated` is None when it is everything the process printed."""
+    """The text for a model. `truncated` is None when it is the complete output."""
 
     text: str
     truncated: dict[str, Any] | None
@@ -29,7 +29,7 @@ class View:
 
 @dataclass(frozen=True)
 class Kept:
-    """The file that has what was printed from the first byte on, and whether that is all of it."""
+    """The file with the output from the first byte on, and whether it is complete."""
 
     path: str
     size: int
@@ -42,7 +42,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class Piece:
-    """The text after a cursor. `gap` counts bytes between the cursor asked for and this text that were dropped."""
+    """The text after a cursor. `gap` counts dropped bytes between the requested cursor and this text."""
 
     text: str
     cursor: int
@@ -68,11 +68,11 @@ class Output:
         return self.total - self.held
 
     def append(self, data: bytes) -> int:
-        """Take more output; gives by how many bytes the memory held has grown."""
+        """Append output; return by how many bytes the held memory has grown."""
         before = self.held
         self.total += len(data)
         room = self._head_room - len(self._head)
-        # The head is filled once: what follows a dropped byte must not be joined to it.
+        # The head is filled once: bytes that follow a dropped byte must not be joined to it.
         if room > 0 and not self._tail:
             self._head += data[:room]
             data = data[room:]
@@ -82,7 +82,7 @@ class Output:
         return self.held - before
 
     def mask(self, text: bytes) -> None:
-        """Cover every occurrence of a text with as many asterisks, so that positions stay right."""
+        """Replace every occurrence of a text by as many asterisks, so that positions stay valid."""
         for held in (self._head, self._tail):
             start = held.find(text)
             while start >= 0:
@@ -90,7 +90,7 @@ class Output:
                 start = held.find(text, start + len(text))
 
     def shrink(self) -> int:
-        """Keep only what a view needs of an output that has ended; gives by how many bytes the memory has shrunk."""
+        """Keep only what a view of an ended output needs; return by how many bytes the memory has shrunk."""
         before = self.held
         if before > 2 * SMALL_BYTES:
             data = bytes(self._head + self._tail)
@@ -99,13 +99,13 @@ class Output:
         return before - self.held
 
     def everything(self) -> bytes:
-        """All that is held; all there is as long as nothing was dropped."""
+        """Return all held bytes, which is the complete output as long as nothing was dropped."""
         return bytes(self._head + self._tail)
 
     def view(self, *, ended: bool, kept: Kept | None = None) -> View:
-        """First and last part with a marker between them, or everything when it is short enough.
+        """Return the first and last part with a marker between them, or everything when it is short enough.
 
-        The marker names the file in which the rest was kept; where there is none, the lines that were cut do.
+        The marker names the file with the complete output; without a file, it names the lines that were cut.
         """
         where = b"" if kept is None else kept.described().encode("utf-8", "replace")
         if self.dropped == 0:
@@ -124,7 +124,7 @@ class Output:
         return View((first + marker + last).decode(), truncated)
 
     def after(self, since: int, *, ended: bool) -> Piece:
-        """The bytes from a cursor on, as one piece without holes that reaches to the end."""
+        """Return the bytes from a cursor to the end, as one piece without gaps."""
         tail_start = self.total - len(self._tail)
         if self.dropped == 0:
             start, data = since, bytes(self._head + self._tail)[since:]
@@ -137,7 +137,7 @@ class Output:
         return Piece(text, self.total - rest, start - since)
 
     def has_more(self, since: int) -> bool:
-        """Whether there is text after a cursor; the first bytes of a character that is not whole yet are none."""
+        """Return whether there is text after a cursor. The first bytes of an incomplete character do not count."""
         return self.total - since > 3 or bool(self.after(since, ended=False).text)
 
     def _truncated(self, retained: int) -> dict[str, Any]:
@@ -151,7 +151,7 @@ class Output:
 
 
 def _decode(data: bytes, *, ended: bool) -> tuple[str, int]:
-    """The text, and how many bytes at the end are the begin of a character that has not come whole yet."""
+    """Return the text, and how many bytes at the end belong to an incomplete character."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(data, final=ended)
     return text, len(decoder.getstate()[0])
@@ -162,7 +162,7 @@ def _clean(data: bytes, *, ended: bool) -> bytes:
 
 
 def _from_character(data: bytes) -> bytes:
-    """Without the rest of a character whose begin was dropped."""
+    """Remove the rest of a character whose beginning was dropped."""
     start = 0
     while start < min(3, len(data)) and data[start] & 0xC0 == 0x80:
         start += 1
@@ -170,7 +170,7 @@ def _from_character(data: bytes) -> bytes:
 
 
 def _first(data: bytes, size: int) -> bytes:
-    """At most `size` bytes of valid UTF-8 from the begin."""
+    """Return at most `size` bytes of valid UTF-8 from the beginning."""
     if len(data) <= size:
         return data
     while size > 0 and data[size] & 0xC0 == 0x80:
@@ -183,7 +183,9 @@ def _last(data: bytes, size: int) -> bytes:
 
 
 def _cut_lines(data: bytes, where: bytes = b"") -> bytes:
-    """Lines of bounded length, for one of a megabyte would fill the view and say nothing; else the data itself."""
+    """Cut overlong lines, because a line of a megabyte would fill the whole view. Return the data itself if there are
+    none.
+    """
     if len(data) <= LINE_BYTES:
         return data
     lines = data.split(b"\n")

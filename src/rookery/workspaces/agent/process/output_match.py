@@ -1,7 +1,7 @@
-"""Waiting for words in the output of a process, by a regular expression of the caller's choice.
+"""Waiting for a line of process output that matches the caller's regular expression.
 
-An expression can take for ever over thirty characters, and nobody can stop it from within. So it is matched in a
-program of its own, which reads the output as it comes and is killed when the wait is over: the agent answers meanwhile.
+An expression can run forever on thirty characters and cannot be interrupted from within. So it is matched in a separate
+program, which reads the output as it arrives and is killed when the wait is over. The agent stays responsive meanwhile.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from rookery.workspaces.agent.process.children import Child, Children, Collector
 from rookery.workspaces.agent.process.processes import Process
 
 MAX_PATTERN_CHARS = 1000
-# Chosen: each is an interpreter of its own.
+# Chosen: each is a separate interpreter.
 MAX_AT_ONCE = 8
-# What the program has to judge what it was given last, at the end of the wait.
+# Time for the program to judge its last input at the end of the wait.
 VERDICT_S = 3.0
-# Chosen: minutes of output, or an expression without an end.
+# Chosen: enough for minutes of output; ends an expression that never finishes.
 CPU_SECONDS = 60
 
-# Complete lines are looked at once, the last one whenever it grows: a prompt has no end of line.
-# Its time is bounded: an agent that is killed can end nothing. Who says nothing at the end was not done.
+# Complete lines are matched once, the last one whenever it grows: a prompt has no line ending. CPU time is limited,
+# because a killed agent cannot end the program. A program that prints nothing at the end did not finish.
 _PROGRAM = r"""
 import codecs, re, resource, sys
 seconds, most = int(sys.argv[2]), resource.getrlimit(resource.RLIMIT_CPU)[1]
@@ -56,7 +56,7 @@ sys.stdout.write("none")
 
 @dataclass(frozen=True)
 class Verdict:
-    """`line` matched. `is_slow`: the expression took so long that nothing is known."""
+    """`line` matched. With `is_slow` the expression took too long, and the result is unknown."""
 
     line: str | None = None
     is_slow: bool = False
@@ -70,7 +70,9 @@ class WordWaits:
         self._count = 0
 
     async def wait(self, process: Process, pattern: str, *, since: int, wait_s: float, gone: asyncio.Event) -> Verdict:
-        """Until a line after the cursor matches, the process has ended, the client has left, or the time is over."""
+        """Wait until a line after the cursor matches, the process has ended, the client has left, or the time is
+        over.
+        """
         if not pattern or len(pattern) > MAX_PATTERN_CHARS or "\0" in pattern:
             raise invalid("until", f"must be a regular expression of 1 to {MAX_PATTERN_CHARS} characters")
         if self._count >= MAX_AT_ONCE:
@@ -101,7 +103,7 @@ class WordWaits:
         try:
             either: set[asyncio.Future[Any]] = {leaving, answered, feeding}
             await asyncio.wait(either, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
-            # What it was given is judged to its end, whatever ended the wait.
+            # The input received so far is judged completely, whatever ended the wait.
             feeding.cancel()
             if not gone.is_set():
                 await asyncio.wait({answer.closed}, timeout=VERDICT_S)
@@ -109,7 +111,7 @@ class WordWaits:
         finally:
             for each in (feeding, leaving, answered):
                 each.cancel()
-            into.close()  # what is still in it goes with the program
+            into.close()  # unread input is discarded with the program
             child.signal_group(signal.SIGKILL)
             answer.close()
         return _verdict(bytes(said.data), is_slow)
@@ -127,7 +129,7 @@ def _verdict(said: bytes, is_slow: bool) -> Verdict:
 
 
 async def _feed(process: Process, cursor: int, into: asyncio.StreamWriter) -> None:
-    """Give the program what the process prints. At the end its input is closed, once it has read what is there."""
+    """Feed the program with the output of the process. At the end, close its input once it has read everything."""
     try:
         while True:
             is_over = not process.running
@@ -141,7 +143,7 @@ async def _feed(process: Process, cursor: int, into: asyncio.StreamWriter) -> No
             else:
                 await _more(process, cursor)
     except ConnectionError:
-        pass  # it has found what it looked for, or cannot look
+        pass  # it has found a match, or cannot run
     finally:
         into.close()
 

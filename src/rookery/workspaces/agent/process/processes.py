@@ -1,7 +1,7 @@
-"""The commands of a workspace: started, followed, signalled, and remembered for a while after their end.
+"""The commands of a workspace: started, followed, signaled, and remembered for a while after their end.
 
-A process belongs to the chat that started it and is independent of the request that did. It counts as running until
-its shell has ended and its output is complete, so an answer that says "ended" has everything it printed.
+A process belongs to the chat that started it and is independent of the request that did. It counts as running until its
+shell has ended and its output is complete, so a response with the state "ended" has the complete output.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_RUNNING = 64
 MAX_ENDED = 256
 KEEP_ENDED_S = 60 * 60.0
 MAX_HELD_BYTES = 64 * 1024 * 1024
-# Children of a shell that has ended may hold its output open for ever.
+# Children of an ended shell may hold its output open forever.
 HELD_PIPE_S = 5.0
 SWEEP_S = 30.0
 SIGNALS = {"terminate": signal.SIGTERM, "kill": signal.SIGKILL}
@@ -33,10 +33,10 @@ SIGNALS = {"terminate": signal.SIGTERM, "kill": signal.SIGKILL}
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be run. `arguments` is the whole command line, `command` what people and models know it by.
+    """A command to run. `arguments` is the whole command line, `command` the text shown to users and models.
 
-    `spill` keeps the output that is more than a view shows. The command inherits `descriptors`; `masked` are texts that
-    its output must not show.
+    `spill` keeps output beyond what a view shows. The command inherits `descriptors`; `masked` are texts that its
+    output must not show.
     """
 
     command: str
@@ -79,12 +79,12 @@ class Process:
 
     @property
     def file(self) -> str | None:
-        """Where everything it printed can be read, if that is more than a view shows."""
+        """The path of the complete output, if it is more than a view shows."""
         kept = self.order.spill.kept if self.order.spill is not None else None
         return self._recorded_file if kept is None else kept.path
 
     def take(self, data: bytes) -> int:
-        """More output; gives by how many bytes the memory held has grown."""
+        """Append output; return by how many bytes the held memory has grown."""
         if self.order.spill is not None:
             self.order.spill.take(self.output, data)
         grown = self.output.append(data)
@@ -109,7 +109,7 @@ class Process:
                 self._readers.discard(reader)
 
     def close(self, code: int, now: float) -> None:
-        """The shell has ended and the output is complete."""
+        """Record that the shell has ended and the output is complete."""
         if self.order.spill is not None:
             self.order.spill.finish(self.output)
         self.exit_code = code if code >= 0 else 128 - code
@@ -119,7 +119,7 @@ class Process:
         self.wake_readers()
 
     def record(self) -> dict[str, Any]:
-        """What is kept of it in the journal: enough to answer for it after a restart of the agent."""
+        """Return the journal record, which is enough to serve the process after a restart of the agent."""
         view = self.view()
         return {
             "id": self.id,
@@ -139,7 +139,9 @@ class Process:
 
     @classmethod
     def restored(cls, record: Mapping[str, Any]) -> Process:
-        """A process that ended before the agent was restarted. Raises ValueError or KeyError for a strange record."""
+        """Restore a process that ended before the agent was restarted. Raises ValueError or KeyError for an invalid
+        record.
+        """
         chat_id = record["chat_id"]
         order = Order(str(record["command"]), (), str(record["workdir"]), {}, ChatHeaders(chat_id))
         process = cls(str(record["id"]), order, float(record["started_at"]))
@@ -169,9 +171,9 @@ class Processes:
     def start(
         self, order: Order, process_id: str, *, counted: bool = True, on_end: Callable[[Process], None] | None = None
     ) -> Process:
-        """Run a command; it is listed as a process unless it is not `counted` (a script of the template).
+        """Run a command. It is listed as a process unless `counted` is false (a script of the template).
 
-        `on_end` is called when it has ended, before anybody who waits for that is woken.
+        `on_end` is called when it has ended, before any waiter is woken.
         """
         if self.stopping and counted:
             raise AgentError(409, "stopping", "The workspace is being stopped, so nothing new can be started.")
@@ -216,7 +218,7 @@ class Processes:
         self.sweep()
 
     def find(self, process_id: str, chat: ChatHeaders) -> Process:
-        """The process, if this chat may know of it; the server's own requests may know of all."""
+        """Return the process if this chat may access it; the server's own requests may access all."""
         process = self._processes.get(process_id)
         if process is None or chat.chat_id not in (None, process.order.chat.chat_id):
             message = "There is no such process. process_list shows those of this chat."
@@ -224,7 +226,7 @@ class Processes:
         return process
 
     def list_of(self, chat: ChatHeaders) -> list[Process]:
-        """The chat's processes, running ones first, then the newest."""
+        """Return the chat's processes, running ones first, then the newest."""
         own = [item for item in self._processes.values() if chat.chat_id in (None, item.order.chat.chat_id)]
         return sorted(reversed(own), key=lambda item: (not item.running, -item.started_at))
 
@@ -238,7 +240,7 @@ class Processes:
         return [process for process in self._processes.values() if process.running]
 
     def sweep(self) -> None:
-        """Forget processes that ended long ago, or that are too many."""
+        """Forget processes that ended long ago, or that exceed the limit."""
         oldest = self._clock.now() - KEEP_ENDED_S
         ended = self._ended_oldest_first()
         surplus = len(ended) - MAX_ENDED
@@ -248,7 +250,7 @@ class Processes:
                 self._held -= process.output.held
 
     def _make_room(self) -> None:
-        """Keep only the view of processes that ended, oldest first, until all outputs fit together."""
+        """Reduce ended processes to their view, oldest first, until all outputs fit together."""
         for process in self._ended_oldest_first():
             if self._held <= MAX_HELD_BYTES:
                 return
@@ -273,14 +275,14 @@ def shell(command: str) -> list[str]:
 
 
 def send_signal(process: Process, number: int) -> None:
-    """To the whole group. 409 when it has ended: its number may belong to another process by now."""
+    """Signal the whole group. Raises 409 when it has ended: its number may belong to another process by now."""
     if not process.running or process.child is None:
         raise AgentError(409, "not_running", "The process is not running any more, so there is nothing to signal.")
     process.child.signal_group(number)
 
 
 async def wait(process: Process, since: int | None, wait_s: float, gone: asyncio.Event) -> None:
-    """Until it ended, there is more after the cursor, the client has left, or the time is over."""
+    """Wait until it ended, there is more after the cursor, the client has left, or the time is over."""
     waits: list[Coroutine[Any, Any, Any]] = [process.ended.wait(), gone.wait()]
     if since is not None:
         waits.append(process.more(since))
@@ -294,7 +296,7 @@ async def wait(process: Process, since: int | None, wait_s: float, gone: asyncio
 
 
 def snapshot(process: Process, since: int | None) -> dict[str, Any]:
-    """State first, then the output: what says "ended" has everything that was printed."""
+    """Return the state, read before the output, so that a snapshot with the state "ended" has the complete output."""
     answer = described(process)
     if since is None:
         view = process.view()

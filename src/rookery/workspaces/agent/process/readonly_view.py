@@ -1,6 +1,6 @@
-"""The read-only view of a workspace: a sandbox inside the sandbox, where only plans and a scratch /tmp can be written.
+"""The read-only view of a workspace: a nested sandbox where only plans and a scratch /tmp can be written.
 
-The run directory is hidden in it: with the token there, a command could ask the agent to write in its place.
+The run directory is hidden in it: with the token there, a command could make the agent write on its behalf.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from rookery.workspaces.agent.state import Agent
 
 PROBE_S = 20.0
 SCRATCH = "/tmp"  # noqa: S108 - that of the view, made anew for each command
-# With processes of its own where the kernel lets a nested sandbox mount /proc, else with those of the workspace.
+# With its own processes where the kernel lets a nested sandbox mount /proc, else with those of the workspace.
 _VARIANTS = (("--unshare-pid", "--proc", "/proc"), ())
 
 
 async def wrap(agent: Agent, arguments: Sequence[str], *, workdir: str) -> list[str]:
-    """The command line that runs `arguments` in the view. 409 when this workspace cannot have one."""
+    """Return the command line that runs `arguments` in the view. Raises 409 when this workspace cannot have one."""
     prefix = await _prefix(agent)
     return [*prefix, "--chdir", workdir, "--", *arguments]
 
@@ -52,11 +52,11 @@ async def _prefix(agent: Agent) -> list[str]:
 
 
 def _mounts(agent: Agent, plans: str) -> list[str]:
-    """Later ones cover earlier ones."""
+    """Return the mount arguments; later ones cover earlier ones."""
     mounts = ["--ro-bind", "/", "/", "--dev", "/dev", "--tmpfs", SCRATCH]
     for path in (agent.config.home, agent.config.directory):
         if os.path.isdir(path) and os.path.realpath(path).startswith(SCRATCH + "/"):
-            mounts += ["--ro-bind", path, path]  # an unconfined workspace below /tmp would be covered by the scratch
+            mounts += ["--ro-bind", path, path]  # the scratch /tmp would cover an unconfined workspace below /tmp
     mounts += ["--bind", plans, plans]
     return [*mounts, "--tmpfs", str(agent.run_dir), "--remount-ro", str(agent.run_dir)]
 

@@ -22,7 +22,7 @@ from rookery.workspaces.agent.state import Agent
 MAX_WAIT_S = 300.0
 MAX_LISTED = 10
 KIND = "process"
-# What the file with the whole output is to be called: an opaque id of the server, like those of chats.
+# The name of the file for the complete output: an opaque id of the server, like those of chats.
 RESULT_HEADER = "x-rookery-result"
 _FIELDS = ("command", "workdir", "env", "background", "read_only")
 
@@ -37,7 +37,7 @@ class ProcessRoutes:
         self._restore()
 
     def _restore(self) -> None:
-        """Take over what the journal knows of processes of earlier runs of the agent."""
+        """Restore processes of earlier runs of the agent from the journal."""
         for record in self._agent.journal.settled(KIND):
             process = self._recorded(record)
             if process is not None:
@@ -81,7 +81,7 @@ class ProcessRoutes:
         return Order(body["command"], arguments, workdir, env, chat, bool(body.get("background")), spill)
 
     def _spill(self, name: str) -> Spill | None:
-        """A bad name counts as absent, as a bad id does."""
+        """Return the spill file; an invalid name counts as absent, as an invalid id does."""
         return Spill(self._agent.config.home, name, self._disk.claim) if is_name(name) else None
 
     def _workdir(self, wanted: str | None) -> str:
@@ -97,7 +97,7 @@ class ProcessRoutes:
         return config.start_directory(self._agent.config)
 
     def _ended(self, process: Process, key: str | None) -> None:
-        # Before anybody is told of the end: whoever has seen it must find it again after a restart.
+        # Before the end is published: a client that has seen it must find it again after a restart.
         if key is not None:
             self._agent.journal.finish(key, process.record())
         self._agent.touched.record(process.order.chat, process.order.workdir)
@@ -138,7 +138,7 @@ class ProcessRoutes:
         try:
             return self._processes.find(process_id, request.chat)
         except AgentError:
-            # A process is forgotten before its key is, and a key must lead somewhere.
+            # A process is forgotten before its key, and a key must still return a process.
             record = next((item for item in self._agent.journal.settled(KIND) if item.get("id") == process_id), None)
             process = self._recorded(record) if record is not None else None
             if process is None or request.chat.chat_id not in (None, process.order.chat.chat_id):
@@ -155,7 +155,7 @@ def _lost() -> AgentError:
 
 
 def _check(body: Mapping[str, Any]) -> None:
-    """The body of a start; all problems together."""
+    """Check the body of a start and report all problems together."""
     wrong = [(name[:100], "is not known here") for name in body if name not in _FIELDS]
     command = body.get("command")
     if not isinstance(command, str) or not command.strip():
@@ -186,7 +186,7 @@ def _is_environment(value: object) -> bool:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether the system can be told this text."""
+    """Return whether the text can be passed to the system."""
     return "\x00" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
 
 

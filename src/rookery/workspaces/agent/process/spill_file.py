@@ -1,8 +1,8 @@
-"""Everything a command printed, in a file of the workspace, once it is more than a model is shown of it.
+"""The spill file: the complete output of a command in a file of the workspace, once it exceeds what a model is shown.
 
-The model reads a range of the file instead of running the command again. The file is begun with the byte that no view
-can show any more, so most commands leave none. It is a help and no promise: when the disk is full or the folder is
-in the way, the command goes on without it.
+The model reads a range of the file instead of running the command again. The file is started at the first byte beyond
+what a view can show, so most commands leave none. It is best effort: when the disk is full or the folder cannot be
+used, the command continues without it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from rookery.workspaces.agent.process import output as outputs
 from rookery.workspaces.agent.process.output import Kept, Output
 
 FOLDER = ".rookery/results"
-# The most that the tool for reading files reads.
+# The maximum that the tool for reading files reads.
 MAX_BYTES = 64 * 1024 * 1024
-# Chosen: what all of them may take together. The oldest go first.
+# Chosen: the limit of all spill files together. The oldest are deleted first.
 MAX_KEPT_BYTES = 256 * 1024 * 1024
 MAX_KEPT_FILES = 100
 _MAX_SAME_NAME = 99
@@ -31,12 +31,12 @@ Claim = Callable[[int], bool]
 
 
 def is_name(name: str) -> bool:
-    """Whether a file may be called that: letters, digits, hyphens and underscores."""
+    """Return whether the file name is valid: letters, digits, hyphens and underscores."""
     return _NAME.fullmatch(name) is not None
 
 
 class Spill:
-    """The file of one command. `claim` says whether so many bytes more fit the workspace's disk."""
+    """The file of one command. `claim` returns whether this many more bytes fit the workspace's disk."""
 
     def __init__(self, home: str, name: str, claim: Claim) -> None:
         self._home = home
@@ -53,7 +53,7 @@ class Spill:
         return None if self._path is None else Kept(self._path, self._size, self._is_whole)
 
     def take(self, output: Output, data: bytes) -> None:
-        """The command has printed this, which `output` does not hold yet."""
+        """Store output of the command, before `output` receives it."""
         if self._is_over:
             return
         if self._path is None:
@@ -64,7 +64,7 @@ class Spill:
         self._write(data)
 
     def finish(self, output: Output) -> None:
-        """The command is over. Lines that are too long for a view make a file of an output that is not."""
+        """Finish the file. An output with lines that are too long for a view gets a file even if it is short."""
         if self._path is None and not self._is_over and output.view(ended=True).truncated is not None:
             self._begin()
             self._write(output.everything())
@@ -108,9 +108,9 @@ class Spill:
 
 
 def new_file(home: str, name: str) -> tuple[int, str]:
-    """A file for one result, with room made for it: its descriptor and its path.
+    """Make room for one result, create its file, and return its descriptor and path.
 
-    It was not there before: two chats may have calls of one name, and each marker means its own file. The folder is
+    The file is always new: two chats may have calls of one name, and each marker refers to its own file. The folder is
     reached without following links below the home, because old results in it are deleted.
     """
     folder = directory_handles.open_directory(os.path.join(paths.resolve(home), FOLDER), create=True, mode=0o700)
@@ -127,7 +127,7 @@ def new_file(home: str, name: str) -> tuple[int, str]:
 
 
 def make_room(folder: int) -> None:
-    """Delete the oldest results until there is room for one more. Only files that are directly in the folder."""
+    """Delete the oldest results until there is room for one more. Only files directly in the folder are deleted."""
     found = []
     listed = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:

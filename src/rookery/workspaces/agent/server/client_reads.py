@@ -1,4 +1,4 @@
-"""Reading from a client: with deadlines, and with a sign when it has left."""
+"""Reads from a client, with deadlines and a signal when the client has left."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Reader(asyncio.StreamReader):
-    """A stream that also says at once, to whoever does not read, that its client has left."""
+    """A stream that also signals immediately that its client has left, to handlers that do not read."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(limit=limit)
@@ -25,8 +25,8 @@ class Reader(asyncio.StreamReader):
 
     @contextmanager
     def deadline(self, seconds: float) -> Iterator[None]:
-        """Make reads fail with a timeout, now and from then on, when the client needs longer than this."""
-        # A timer and no `wait_for`: that would cost a task for each read on the Pythons this runs on.
+        """Make reads fail with a timeout, now and later, when the client needs longer than this."""
+        # A timer instead of `wait_for`, which costs a task for each read on the Pythons this runs on.
         timer = asyncio.get_running_loop().call_later(seconds, lambda: self.set_exception(asyncio.TimeoutError()))
         try:
             yield

@@ -1,8 +1,8 @@
-"""A request from socket to answer: connections, identity, dispatch.
+"""HTTP connections: a request from socket to response, with authentication and dispatch.
 
-Identity comes first on every route: without the token of this generation nobody learns even which paths exist.
-A handler runs to its end also when its client leaves (a write must not stop half-way); whoever waits for long looks at
-`Request.gone`.
+Authentication comes first on every route: without the token of this boot a client does not even learn which paths
+exist. A handler runs to its end even if its client leaves, because a write must not stop half-way. Handlers that wait
+for long check `Request.gone`.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from rookery.workspaces.agent.server.routing import Router, checked_query
 from rookery.workspaces.agent.state import Agent
 
 MAX_CONNECTIONS = 128
-# Chosen: the server's pool closes after five idle minutes, so the client is the one who closes.
+# Chosen: the server's pool closes after five idle minutes, so the client closes first.
 IDLE_S = 360.0
-STRANGER_IDLE_S = 10.0  # before the first request with the right token
+STRANGER_IDLE_S = 10.0  # before the first authenticated request
 HEAD_S = 10.0
 SEND_S = 60.0
-# What a handler left unread of a body is read to keep the connection; beyond that it is closed.
+# An unread body up to this size is read to keep the connection; beyond that the connection is closed.
 DRAIN_BYTES = 256 * 1024
 LINGER_BYTES = 64 * 1024 * 1024
 LINGER_S = 5.0
 
 
 class Server:
-    """Accepts connections and answers their requests."""
+    """Accepts connections and serves their requests."""
 
     def __init__(self, agent: Agent, router: Router) -> None:
         self._agent = agent
@@ -59,14 +59,14 @@ class Server:
         self._server = await asyncio.get_running_loop().create_unix_server(self._protocol, sock=listener, backlog=256)
 
     async def listen_tcp(self, host: str, port: int) -> int:
-        """Listen on the loopback; gives the port."""
+        """Listen on the loopback and return the port."""
         loop = asyncio.get_running_loop()
         server = await loop.create_server(self._protocol, host=host, port=port, backlog=256)
         self._server = server
         return int(server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
-        """Stop listening and end every connection."""
+        """Stop listening and close every connection."""
         if self._server is not None:
             self._server.close()
         tasks = [*self._connections.values(), *self._refusals]
@@ -90,12 +90,12 @@ class Server:
         task.add_done_callback(lambda _: self._forget(connection))
 
     def _forget(self, connection: Connection) -> None:
-        # A task that is cancelled before it has begun never comes to its own end, so the socket is closed here.
+        # A task that is canceled before it has begun never runs its cleanup, so the socket is closed here.
         self._connections.pop(connection, None)
         connection.close()
 
     def _close_idle(self) -> bool:
-        """End the connection that has waited longest between requests, to make room for one that wants something."""
+        """Close the connection that has been idle longest, to make room for a new one."""
         idle = [connection for connection in self._connections if connection.idle_since is not None]
         if not idle:
             return False
@@ -105,7 +105,7 @@ class Server:
 
 
 class Connection:
-    """One client's connection: one request after the other."""
+    """One client's connection, which serves one request after the other."""
 
     def __init__(self, agent: Agent, router: Router, reader: Reader, writer: asyncio.StreamWriter) -> None:
         self._agent = agent
@@ -116,11 +116,11 @@ class Connection:
         self.idle_since: float | None = agent.clock.monotonic()
 
     async def run(self) -> None:
-        """Answer until the client leaves."""
+        """Serve requests until the client leaves."""
         await self._to_its_end(self._serve_all())
 
     async def refuse(self) -> None:
-        """Say that there are too many connections."""
+        """Respond that there are too many connections."""
         error = AgentError(503, "too_many_connections", f"The agent serves {MAX_CONNECTIONS} connections at once.")
         await self._to_its_end(self._send_last(error))
 
@@ -128,7 +128,7 @@ class Connection:
         try:
             await work
         except (OSError, EOFError, asyncio.TimeoutError):
-            pass  # the client left or was too slow: there is nobody to answer
+            pass  # the client left or was too slow to receive a response
         except Exception:
             self._agent.log(f"connection failed\n{traceback.format_exc()}")
         finally:
@@ -146,7 +146,7 @@ class Connection:
         await self._linger()
 
     async def _serve_one(self) -> bool:
-        """Answer one request. False when the connection is to end."""
+        """Serve one request. Return False when the connection must be closed."""
         try:
             data = await self._read_head()
             if data is None:
@@ -154,12 +154,12 @@ class Connection:
             self.idle_since = None
             head = parse_head(data)
         except AgentError as error:
-            # Where a request that cannot be read ends is not known either: nothing more is read.
+            # The end of a request that cannot be parsed is unknown, so nothing more is read.
             await self._send_last(error)
             return False
         content = Body(self._reader, head.length, lambda: self._continue(head))
         response = await self._answer(head, content)
-        # A client that waits to be asked for its body and never was will not send it, or will: nobody knows.
+        # A client that waits for `100 Continue` and did not get it may or may not send its body.
         unsure = head.expects_continue and not content.begun and not content.complete
         keep_alive = head.keep_alive and not unsure and content.left_at_most(DRAIN_BYTES)
         await self._send(response, head, keep_alive)
@@ -171,7 +171,7 @@ class Connection:
         return False
 
     async def _read_head(self) -> bytes | None:
-        """The bytes of the next request up to its empty line; None when the client is done."""
+        """Return the bytes of the next request up to its empty line; None when the client is done."""
         with self._reader.deadline(IDLE_S if self._known else STRANGER_IDLE_S):
             first = await self._reader.read(1)
         if not first:
@@ -216,7 +216,9 @@ class Connection:
             self._writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     async def _drain(self, content: Body) -> bool:
-        """Read what the handler left of a body. False when it is too much or broken, so that the connection ends."""
+        """Read what the handler left of a body. Return False when it is too much or broken, so that the connection is
+        closed.
+        """
         try:
             with self._reader.deadline(HEAD_S):
                 async for _ in content.chunks(DRAIN_BYTES):
@@ -226,7 +228,7 @@ class Connection:
         return content.complete
 
     async def _linger(self) -> None:
-        """Read on for a moment before the connection ends: closing on unread bytes would take the answer away too."""
+        """Read for a moment before closing: closing with unread bytes would discard the response."""
         self._writer.write_eof()
         left = LINGER_BYTES
         with self._reader.deadline(LINGER_S):
@@ -240,7 +242,7 @@ class Connection:
         try:
             await self._send_parts(response, head, keep_alive)
         finally:
-            # Also when nothing of it was sent: a stream may hold a file or a subscription.
+            # Even if nothing of it was sent: a stream may hold a file or a subscription.
             close = getattr(response.stream, "aclose", None)
             if close is not None:
                 await close()
@@ -263,7 +265,7 @@ class Connection:
             self._writer.write(b"0\r\n\r\n")
             await self._flush()
         elif sent != response.length:
-            # The length was promised; a connection that ends early is the only way left to say that it did not hold.
+            # The length was announced; closing the connection early is the only remaining signal of an error.
             raise ConnectionAbortedError("a stream was not as long as it said")
 
     async def _flush(self) -> None:
@@ -275,7 +277,7 @@ class Connection:
 
 
 def _encode(response: Response, *, keep_alive: bool, without_body: bool = False) -> bytes:
-    """The head of an answer, with its body unless that is a stream."""
+    """Return the head of a response, with its body unless that is a stream."""
     lines = [f"HTTP/1.1 {response.status} {REASONS.get(response.status, 'Status')}"]
     lines += [f"{name}: {value}" for name, value in response.headers.items()]
     if response.status not in (204, 304):

@@ -1,7 +1,7 @@
-"""Requests and answers as handlers see them, and how they look on the wire.
+"""HTTP requests and responses for handlers, and their parsing and encoding.
 
-The parser takes what HTTP/1.1 clients send and nothing doubtful: two lengths, folded headers or a bare newline are
-refused, because a request that two parties read differently is how one is smuggled past the other.
+The parser accepts what HTTP/1.1 clients send and nothing ambiguous: two lengths, folded headers or a bare newline are
+refused, because a request that two parties parse differently allows request smuggling.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ REASONS = {
 
 @dataclass(frozen=True)
 class ChatHeaders:
-    """For which chat a request is made, and the chats above it. Without an id it is the server's own request."""
+    """The chat of a request and its ancestors. Without an id it is the server's own request."""
 
     chat_id: str | None = None
     ancestor_ids: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ class ChatHeaders:
 
 @dataclass(frozen=True)
 class Head:
-    """The first line and the headers of a request; header names are lower case."""
+    """The request line and the headers of a request; header names are lower case."""
 
     method: str
     path: str
@@ -98,11 +98,11 @@ class Body:
         self._broken = False
 
     def left_at_most(self, size: int) -> bool:
-        """Whether reading the rest is worth it: it is short, or of unknown length and not broken."""
+        """Return whether reading the rest is worthwhile: it is short, or of unknown length and not broken."""
         return not self._broken and (self._left is None or self._left <= size)
 
     async def chunks(self, max_bytes: int) -> AsyncIterator[bytes]:
-        """What is left of the body. More than `max_bytes` is refused, at once where the length is announced."""
+        """Stream the rest of the body. More than `max_bytes` is refused, immediately if the length is announced."""
         if self._left is not None and self._left > max_bytes:
             raise _too_large(max_bytes)
         if not self.begun and not self.complete:
@@ -117,7 +117,7 @@ class Body:
                     raise _too_large(max_bytes)
                 yield chunk
         except AgentError:
-            self._broken = True  # where the next request would begin is not known
+            self._broken = True  # the start of the next request is unknown
             raise
 
     async def _of_known_length(self) -> AsyncIterator[bytes]:
@@ -178,7 +178,9 @@ class Body:
 
 @dataclass
 class Request:
-    """What a handler gets. `gone` is set when the client has left: whoever waits for long waits for it too."""
+    """The request of a handler. `gone` is set when the client has left; handlers that wait for long also wait for
+    it.
+    """
 
     head: Head
     chat: ChatHeaders
@@ -210,22 +212,22 @@ class Request:
 
     @property
     def follows_links(self) -> bool:
-        """Whether paths of this request may lead through symbolic links: `X-Rookery-Links: refuse` forbids it."""
+        """Return whether paths of this request may contain symbolic links: `X-Rookery-Links: refuse` forbids it."""
         return self.headers.get("x-rookery-links") != "refuse"
 
     def text(self, name: str) -> str:
-        """A query parameter that must be there."""
+        """Return a required query parameter."""
         if not self.query.get(name):
             raise invalid(name, "is required")
         return self.query[name]
 
     def number(self, name: str, default: int, *, minimum: int = 0) -> int:
-        """A whole number of the query."""
+        """Return an integer query parameter."""
         found = self.optional_number(name, minimum=minimum)
         return default if found is None else found
 
     def optional_number(self, name: str, *, minimum: int = 0) -> int | None:
-        """A whole number of the query, or None when it is not given."""
+        """Return an integer query parameter, or None when it is absent."""
         if name not in self.query:
             return None
         if _INTEGER.fullmatch(self.query[name]) is None:
@@ -235,7 +237,7 @@ class Request:
         return int(self.query[name])
 
     def seconds(self, name: str, *, cap: float) -> float:
-        """How long the client wants to wait; 0 when it does not say, `cap` when it asks for more."""
+        """Return how long the client wants to wait: 0 when absent, at most `cap`."""
         if name not in self.query:
             return 0.0
         if _SECONDS.fullmatch(self.query[name]) is None:
@@ -243,21 +245,21 @@ class Request:
         return min(float(self.query[name]), cap)
 
     def body(self, max_bytes: int = MAX_JSON_BYTES) -> AsyncIterator[bytes]:
-        """The bytes of the body as they come; 413 when there are more than `max_bytes`."""
+        """Stream the body as it arrives; raise 413 when there are more than `max_bytes`."""
         return self.content.chunks(max_bytes)
 
     async def read(self, max_bytes: int = MAX_JSON_BYTES) -> bytes:
-        """The whole body."""
+        """Return the whole body."""
         return b"".join([chunk async for chunk in self.body(max_bytes)])
 
     async def json(self, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
-        """The body as a JSON object; an empty body is an empty object."""
+        """Return the body as a JSON object; an empty body is an empty object."""
         return parse_object(await self.read(max_bytes))
 
 
 @dataclass
 class Response:
-    """What a handler gives back. A stream with a `length` is sent as it is, one without in chunks."""
+    """The response of a handler. A stream with a `length` is sent as it is, one without in chunks."""
 
     status: int = 200
     body: bytes = b""
@@ -294,7 +296,7 @@ def _too_large(max_bytes: int) -> AgentError:
 
 
 def parse_object(data: bytes) -> dict[str, Any]:
-    """A JSON object from untrusted bytes. Numbers that JSON does not know and repeated keys are refused."""
+    """Parse a JSON object from untrusted bytes. Numbers outside the JSON standard and repeated keys are refused."""
     if not data:
         return {}
     try:
@@ -319,7 +321,7 @@ def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def parse_head(data: bytes) -> Head:
-    """The head of a request, with its empty last line. Raises AgentError for whatever is not clear."""
+    """Parse the head of a request, with its empty last line. Raises AgentError for anything ambiguous."""
     lines = data[:-4].decode("latin-1").split("\r\n")
     parts = lines[0].split(" ")
     if len(parts) != 3 or _TOKEN.fullmatch(parts[0]) is None:
@@ -381,7 +383,7 @@ def _body_length(headers: Mapping[str, str]) -> int | None:
 
 
 def chat_headers(headers: Mapping[str, str]) -> ChatHeaders:
-    """The ids of the chats. A bad id counts as absent: they are marks of the server, not input of a person."""
+    """Return the chat ids. An invalid id counts as absent: the server sets them, not a user."""
     chat_id = headers.get("x-rookery-chat-id", "")
     if _CHAT_ID.fullmatch(chat_id) is None:
         return ChatHeaders()

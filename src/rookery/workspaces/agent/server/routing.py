@@ -1,4 +1,4 @@
-"""Which handler answers a request. A route names every query parameter it knows; others are refused."""
+"""The route table of requests. A route names every query parameter it knows; others are refused."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Router:
         self.routes.append(Route(method, _segments(path), handler, frozenset(query)))
 
     def find(self, head: Head) -> tuple[Route, dict[str, str]]:
-        """The route of a request with its path parameters. 404 or 405 when there is none."""
+        """Return the route of a request with its path parameters. Raises 404 or 405 when there is none."""
         segments = _segments(head.path)
         allowed = []
         for route in self.routes:
@@ -59,7 +59,7 @@ class Router:
 
 
 def checked_query(route: Route, head: Head) -> Mapping[str, str]:
-    """The query parameters, each of them known to the route and given once."""
+    """Return the query parameters, each of them known to the route and given once."""
     query: dict[str, str] = {}
     wrong: list[tuple[str, str]] = []
     for name, value in head.query:
