@@ -1,4 +1,4 @@
-"""Whether the input of a tool call is whole: all wires ask when an answer was cut short, and must agree."""
+"""The completeness check for the input of a tool call. All wires use it when an answer was cut short."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _any_json = msgspec.json.Decoder()
 
 
 def is_json(text: str) -> bool:
-    """False for input that was cut off, and for none at all: that may be input which had not begun."""
+    """Return whether the input is complete JSON. Empty input counts as incomplete: it may not have begun."""
     try:
         _any_json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):

@@ -1,4 +1,4 @@
-"""Reasoning effort: what a chat may ask for, what it gets, and what the model at hand can do with it."""
+"""Reasoning effort: the efforts a chat may request, the effort of a turn, and the nearest one the model supports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _RANK = {effort: rank for rank, effort in enumerate(SCALE)}
 
 
 def parse(text: str | None) -> Effort | None:
-    """An effort as a request names it. Raises `InvalidInput` for a word that is not on the scale."""
+    """Parse the effort named in a request. Raise `InvalidInput` for a name that is not on the scale."""
     if text is None:
         return None
     try:
@@ -23,19 +23,22 @@ def parse(text: str | None) -> Effort | None:
 
 
 def selectable(allowed: EffortRange | None) -> tuple[Effort, ...]:
-    """What people can choose for a model config: the scale up to its maximum. Nothing, when it has no range."""
+    """Return the efforts a user can choose for a model config: the scale up to its maximum. Empty if it has no
+    range."""
     return () if allowed is None else SCALE[: _RANK[allowed.max] + 1]
 
 
 def effective(requested: Effort | None, allowed: EffortRange | None) -> Effort | None:
-    """The effort of a turn. A config without a range ignores requests; a request above its maximum is lowered."""
+    """Return the effort of a turn. A config without a range ignores requests; a request above its maximum is
+    lowered."""
     if allowed is None:
         return None
     return min(requested or allowed.default, allowed.max, key=_RANK.__getitem__)
 
 
 def nearest_supported(effort: Effort, supported: Sequence[Effort]) -> Effort | None:
-    """The lowest supported effort that is not below the wish, else the highest. None when the model has none."""
+    """Return the lowest supported effort that is not below the request, else the highest. None if the model has
+    none."""
     if not supported:
         return None
     ranked = sorted(supported, key=_RANK.__getitem__)

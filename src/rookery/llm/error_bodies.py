@@ -1,6 +1,6 @@
-"""Reading what a refusal says: its body, its headers, the numbers in its text. Pure, and never surprised.
+"""Readers for a provider's error response: its body, its headers, and the numbers in its text. Pure; they never raise.
 
-Everything here comes from outside: what cannot be read is simply not there, and what is shown to people is cut to one
+All input comes from outside. A field that cannot be read is treated as missing, and text that users see is cut to one
 bounded line without secrets.
 """
 
@@ -18,15 +18,15 @@ import msgspec
 from rookery.llm.types import MAX_DETAIL
 from rookery.telemetry.redaction import hide_secrets, printable
 
-# Takes secrets out of a text. It has to see all of the text: half a secret is not recognised.
+# Removes secrets from a text. It must see the whole text: it does not recognize half a secret.
 Hide = Callable[[str], str]
 by_look: Hide = hide_secrets
-# Chosen: enough to see what was wrong with a call; the model is shown it again.
+# Chosen: enough to show what was wrong with a call. The model sees this text again.
 MAX_FAILED_GENERATION = 4000
 
 
 def read_body(body: bytes, content_type: str) -> tuple[tuple[object, ...], str]:
-    """Codes and text of a refusal. Pages of HTML have neither: what they say is not meant for a chat."""
+    """Return the codes and the text of an error response. HTML pages have neither: they are not meant for a chat."""
     try:
         document = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError):
@@ -41,10 +41,10 @@ def read_body(body: bytes, content_type: str) -> tuple[tuple[object, ...], str]:
 
 
 def read_envelope(document: Mapping[str, Any]) -> tuple[tuple[object, ...], str]:
-    """`{"error": {...}}`, `{"error": "text"}` or the fields at the top, as providers and gateways have them."""
+    """Read `{"error": {...}}`, `{"error": "text"}` or top-level fields, the forms that providers and gateways use."""
     error = document.get("error")
     inner = error if isinstance(error, dict) else {}
-    # `{"error": "Bad Request", "message": "why"}`: beside a message, the error is only a title, and perhaps a code.
+    # `{"error": "Bad Request", "message": "why"}`: next to a message, the error is only a title, and perhaps a code.
     texts = (inner.get("message"), document.get("message"), error, document.get("detail"))
     text = next((said for said in texts if isinstance(said, str) and said.strip()), "")
     title = error if isinstance(error, str) and error != text and not re.search(r"\s", error) else None
@@ -54,7 +54,7 @@ def read_envelope(document: Mapping[str, Any]) -> tuple[tuple[object, ...], str]
 
 
 def find_failed_generation(body: bytes) -> str | None:
-    """The tool call that a provider could not read, as the model wrote it (Groq); cut to a bounded size."""
+    """Return the tool call that a provider could not parse, as the model wrote it (Groq), cut to a bounded size."""
     if b'"failed_generation"' not in body:
         return None
     try:
@@ -71,19 +71,20 @@ def _shown(text: str) -> str:
 
 
 class Wrapped(msgspec.Struct, frozen=True):
-    """What another server answered. `text` is empty if its body says nothing that can be read."""
+    """The response of another server. `text` is empty if its body holds nothing readable."""
 
     status: int
     codes: tuple[str, ...]
     text: str
 
 
-# Every piece has an end or stops at a quote: texts come from outside, and a search may not take longer than reading.
+# Every group is bounded or stops at a quote: the text comes from outside, and matching must take linear time.
 _WRAPPED = re.compile(r'\b[A-Z]{3,7} "[^"]*": (\d{3})\b[^{]{0,100}(?=\{)')
 
 
 def unwrap(text: str) -> Wrapped | None:
-    """The inner answer of `METHOD "url": code text {json}`: so gateways and libraries tell what they were told."""
+    """Return the inner response of `METHOD "url": code text {json}`, the form in which gateways and libraries quote
+    it."""
     found = _WRAPPED.search(text)
     if found is None:
         return None
@@ -93,7 +94,8 @@ def unwrap(text: str) -> Wrapped | None:
 
 
 def parse_retry_after(headers: Mapping[str, str], now: datetime | None = None) -> timedelta | None:
-    """How long the provider wants to be left alone; milliseconds beat seconds and dates. Nonsense is no answer."""
+    """Return the delay the provider asks for. Milliseconds win over seconds and dates; unreadable values are
+    ignored."""
     milliseconds = _float(headers.get("retry-after-ms"))
     if milliseconds is not None and milliseconds > 0:
         return _wait(milliseconds / 1000)
@@ -107,7 +109,7 @@ def parse_retry_after(headers: Mapping[str, str], now: datetime | None = None) -
         moment = parsedate_to_datetime(value.strip())
     except (ValueError, IndexError, OverflowError):
         return None
-    # A date without a zone is one of HTTP's old forms, which are all meant in GMT.
+    # A date without a zone is in one of HTTP's old forms, which are all GMT.
     aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     return _wait((aware - (now or datetime.now(UTC))).total_seconds())
 
@@ -121,12 +123,12 @@ def _float(value: str | None) -> float | None:
 
 
 def _wait(seconds: float) -> timedelta:
-    # A year stands for everything longer: it is never waited for, and dates beyond it may not exist.
+    # Longer delays are capped at a year: no call waits that long, and later dates may not be representable.
     return timedelta(seconds=min(max(seconds, 0.0), 31_536_000.0))
 
 
 def find_request_id(headers: Mapping[str, str], hide: Hide = by_look) -> str | None:
-    """The provider's own name for this request, for people who ask its support."""
+    """Return the provider's id of this request, which its support asks for."""
     value = headers.get("request-id") or headers.get("x-request-id")
     return printable(hide(value))[:200] if value else None
 
@@ -135,22 +137,22 @@ _URL = re.compile(r"(?<=[A-Za-z0-9+.-])(://)([^\s\"'<>/?#]*)([^\s\"'<>?#]*)[^\s\
 
 
 def bare_urls(text: str) -> str:
-    """The text with userinfo, query and fragment of every URL taken out: keys hide in all three."""
+    """Return the text with userinfo, query and fragment removed from every URL: all three may hold keys."""
     return _URL.sub(lambda match: match[1] + match[2].rpartition("@")[2] + match[3], text)
 
 
 def clean_detail(text: str, hide: Hide = hide_secrets, *, max_chars: int = MAX_DETAIL) -> str | None:
-    """One bounded line that may be shown: no secrets, no control characters."""
+    """Return one bounded line that may be shown: no secrets, no control characters."""
     line = printable(" ".join(hide(text).split()))
     if not line:
         return None
     return line if len(line) <= max_chars else line[: max_chars - 1] + "…"
 
 
-# Bounded, and begun at the first digit only: a long row of digits would otherwise be searched from each of them.
+# Bounded, and anchored at the first digit: a long run of digits would otherwise be searched from each of them.
 _DIGITS = r"(?<![\d,])(\d[\d,]{0,30})"
 _USED_OVER_MAX = re.compile(rf"{_DIGITS}\s{{0,5}}tokens?\s{{0,5}}>\s{{0,5}}{_DIGITS}")
-# Anthropic, where prompt and answer together are too long: `188240 + 21333 > 200000`.
+# Anthropic, when prompt and answer together are too long: `188240 + 21333 > 200000`.
 _SUM_OVER_MAX = re.compile(rf"{_DIGITS} \+ {_DIGITS} > {_DIGITS}")
 _WINDOW = r"(?:maximum (?:context|prompt|input) length|context (?:window|size|limit))"
 _MAX_THEN_USED = re.compile(
@@ -167,7 +169,7 @@ _MAX_ONLY = re.compile(rf"(?:{_WINDOW} (?:is|of)|maximum of|limit of|available c
 
 
 def find_context_numbers(text: str) -> tuple[int | None, int | None]:
-    """The tokens used and the most that are allowed, as far as the text says."""
+    """Return the number of tokens used and the maximum, as far as the text names them."""
     lowered = text.lower()
     if match := _USED_OVER_MAX.search(lowered):
         return _number(match[1]), _number(match[2])

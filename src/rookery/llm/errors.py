@@ -1,13 +1,13 @@
-"""What can go wrong with a model call, and the one table that turns what a provider said into a `ProviderError`.
+"""Errors of model calls, and the one table that maps a provider's response to a `ProviderError`.
 
 LlmError
-├── TransportError    no answer, or only a piece of it: `reason` says what happened to the connection
-├── EventTooLarge     one server-sent event beyond all reason
+├── TransportError    no answer, or only part of one: `reason` names what happened to the connection
+├── EventTooLarge     a server-sent event above the size limit
 ├── CallFailed        `generate` met an error; the `ProviderError` is in `error`
-└── NoObject          `generate_object` got an answer that is not the object it asked for
+└── NoObject          `generate_object` got an answer that is not the requested object
 
-Nobody above `llm/` reads status codes: kinds and the retry flag are decided here. Whatever is shown to people passes
-`hide`, because providers like to repeat the key they refuse.
+Code above `llm/` never reads status codes: kinds and the retry flag are decided here. Every text that users see passes
+`hide`, because providers often quote the key they refuse.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from rookery.llm.replay_ladder import find_replay_fault
 from rookery.llm.types import ErrorKind, FinishReason, ProviderError, ReplayFault, Usage
 from rookery.telemetry.redaction import hide_secrets
 
-# Longer waits are not made: a person can decide better what to do meanwhile (models.md, "Retry-After").
+# Longer delays are not waited for: the user can better decide what to do meanwhile.
 MAX_RETRY_AFTER = timedelta(seconds=600)
 _MAX_CODE = 100
 _NO_HEADERS: Mapping[str, str] = {}
 
 
 class LlmError(Exception):
-    """Base of everything this package raises on purpose."""
+    """Base class of all exceptions that this package raises on purpose."""
 
 
 class Broken(StrEnum):
-    """What happened to a connection."""
+    """The way a connection failed."""
 
     CONNECT = "connect"
     CERTIFICATE = "certificate"
@@ -46,7 +46,7 @@ class Broken(StrEnum):
 
 
 class TransportError(LlmError):
-    """No answer, or only a piece of it. The text never holds headers, userinfo or a query."""
+    """Raised when there is no answer or only part of one. The text never holds headers, userinfo or a query."""
 
     def __init__(self, reason: Broken, detail: str) -> None:
         self.reason = reason
@@ -61,7 +61,8 @@ class EventTooLarge(LlmError):
 
 
 class CallFailed(LlmError):
-    """A call that `generate` drained ended in an error. `usage` is what was reported until then, all tries together."""
+    """Raised when a call of `generate` ends in an error. `usage` is the reported usage so far, of all tries
+    together."""
 
     def __init__(self, error: ProviderError, usage: Usage) -> None:
         self.error = error
@@ -70,7 +71,7 @@ class CallFailed(LlmError):
 
 
 class NoObject(LlmError):
-    """The model answered twice, and neither answer was the object. `usage` is that of both tries."""
+    """Raised when the model answered twice and neither answer was the object. `usage` is that of both tries."""
 
     def __init__(self, raw_text: str, usage: Usage, *, finish_reason: FinishReason) -> None:
         self.raw_text = raw_text
@@ -87,7 +88,7 @@ class NoObject(LlmError):
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """One row: matches by any of status, code or words. Codes and words are compared in lower case.
 
-    `unless_statuses`: there the words mean nothing. `own_text`: what the provider said is not searched.
+    With a status in `unless_statuses` the words do not match. With `own_text` the provider's text is not searched.
     """
 
     kind: ErrorKind
@@ -154,7 +155,7 @@ _USAGE = Rule(
     codes=_codes("insufficient_quota", "billing_error"),
     texts=("insufficient_quota", "ai budget of"),
 )
-# A 429 that talks of quota is a rate limit: several providers call their requests per minute so.
+# A 429 that mentions a quota is a rate limit: several providers use that word for their requests per minute.
 _USAGE_WORDS = Rule(
     kind=ErrorKind.USAGE_LIMIT,
     retry=False,
@@ -279,11 +280,11 @@ _REPLAY = Rule(
     message="{provider} does not accept the history of this chat. Edit an earlier message, or use another model.",
 )
 
-# Names and numbers of RFC 9113. These resets get better by themselves if the other side sent them, and no others do.
+# Names and numbers of RFC 9113. If the peer sent one of these resets, a retry may succeed; other resets are permanent.
 _PASSING_RESETS = r"(?:no_error|internal_error|refused_stream|cancel|enhance_your_calm)"
 _PASSING_NUMBERS = rf"(?:errorcodes\.)?(?:{_PASSING_RESETS}|0|2|7|8|11), remote_reset:true"
-# A reset of one HTTP/2 stream, as Go's and Python's libraries print it. Its code is the whole truth, even if the words
-# beside it sound like a timeout.
+# A reset of one HTTP/2 stream, as Go's and Python's libraries print it. Its code decides, even if the words beside it
+# suggest a timeout.
 _LASTING_RESET = msgspec.structs.replace(
     _OTHER,
     pattern=re.compile(
@@ -291,7 +292,7 @@ _LASTING_RESET = msgspec.structs.replace(
         rf"|<streamreset stream_id:\d+, error_code:(?!{_PASSING_NUMBERS})"
     ),
 )
-# Not where the request itself is at fault: such refusals quote it, and tools like to have a parameter named timeout.
+# Not if the request itself is at fault: such refusals quote it, and tools often have a parameter named timeout.
 _UNREACHABLE_WORDS = msgspec.structs.replace(
     _UNREACHABLE,
     statuses=frozenset(),
@@ -304,8 +305,8 @@ _UNREACHABLE_WORDS = msgspec.structs.replace(
     unless_statuses=_statuses(400, 404, 422),
 )
 
-# First match wins (worker.md, "Error classification"); what a code says beats all statuses and words. Settings stand
-# before the rows that they are an exception to: a model that is not there is not found at 403, 429 and 503 as well.
+# The first match wins; a code beats all statuses and words. Configuration errors stand before the rows that they are an
+# exception to: a missing model is "not found" at 403, 429 and 503 as well.
 _BEFORE_CODES: tuple[Rule, ...] = (CHAIN_BROKEN, CLOSED_EARLY)
 _RULES: tuple[Rule, ...] = (
     _OVERLOADED,
@@ -329,10 +330,10 @@ _RULES: tuple[Rule, ...] = (
 def find_rule(
     status: int | None, codes: Iterable[str], *, text: str, own: str | None = None, is_transport: bool = False
 ) -> Rule | None:
-    """The row for a failure, if anything in it is known. Codes and texts are in lower case.
+    """Return the row for a failure, or None if nothing in it is known. Codes and texts are in lower case.
 
-    `own` is the text without what the provider is quoted with, where both are known. `is_transport`: its type says
-    already that an exchange broke.
+    `own` is the text without the quoted response of the provider, where both are known. With `is_transport` the type of
+    the exception already shows that the connection broke.
     """
     own, named = text if own is None else own, tuple(codes)
     for rule in _BEFORE_CODES:
@@ -348,7 +349,7 @@ def find_rule(
 
 
 def _by_status(status: int | None) -> Rule:
-    """What a bare status means to a client, where nothing that was said is known (models.md, "Error mapping")."""
+    """Return what a bare status means to a client, for responses without a known code or word."""
     match status:
         case 400 | 422:
             return _REJECTED
@@ -374,15 +375,15 @@ def classify(
     failed_generation: str | None = None,
     hide: Hide = hide_secrets,
 ) -> ProviderError:
-    """What a refusal means, from its status, its codes (most telling first) and its text.
+    """Classify an error response by its status, its codes (most specific first) and its text.
 
-    Errors inside a stream come here without a status. `headers` have lower-case names. `provider` is how people call
-    it: it starts the message.
+    Errors inside a stream have no status. `headers` have lower-case names. `provider` is the display name; the message
+    starts with it.
     """
     named = tuple(code for code in codes if isinstance(code, str) and code)
     detail = text
     if wrapped := error_bodies.unwrap(text):
-        # A gateway tells what another server told it: its own status stands, if it has one that says anything.
+        # A gateway quotes the response of another server. Its own status is kept if it is specific.
         status = wrapped.status if status in (None, 200) else status
         named, detail = (*named, *wrapped.codes), wrapped.text or text
     folded = tuple(code.lower() for code in named)
@@ -420,7 +421,7 @@ def _rule(fault: ReplayFault | None) -> Rule | None:
 
 
 def is_chain_broken(error: ProviderError) -> bool:
-    """Whether the provider forgot the answer that the request built on: sending everything helps."""
+    """Return whether the provider no longer has the answer that the request built on: a full request helps."""
     said = (error.detail or "").lower()
     return CHAIN_BROKEN.has_code(((error.code or "").lower(),)) or CHAIN_BROKEN.is_said(None, said, said)
 
@@ -429,7 +430,7 @@ _TRANSPORT_RULES: Mapping[Broken, Rule] = {
     Broken.CONNECT: _UNREACHABLE,
     Broken.WRITE: _UNREACHABLE,
     Broken.CUT: CLOSED_EARLY,
-    # Nothing of this gets better by itself.
+    # A retry does not help with any of these.
     Broken.CERTIFICATE: Rule(
         kind=ErrorKind.CONFIG,
         retry=False,
@@ -444,17 +445,17 @@ _TRANSPORT_RULES: Mapping[Broken, Rule] = {
 
 
 def from_transport(provider: str, error: TransportError, *, hide: Hide = hide_secrets) -> ProviderError:
-    """A connection that could not be made or broke."""
+    """Describe a connection that could not be made or broke."""
     return made(provider, _TRANSPORT_RULES[error.reason], error.detail, hide=hide)
 
 
 def truncated(provider: str) -> ProviderError:
-    """The stream ended in good order, but before the answer did."""
+    """Describe a stream that was closed properly, but before the answer was complete."""
     return made(provider, _TRANSPORT_RULES[Broken.CUT], "stream closed before the response completed")
 
 
 def unreadable(provider: str, detail: str, *, hide: Hide = hide_secrets) -> ProviderError:
-    """An answer of status 200 that is not what this wire speaks: often a gateway's page, gone at the next try."""
+    """Describe a response of status 200 in an unknown format: often a gateway's page, which is gone at the next try."""
     rule = Rule(
         kind=ErrorKind.GENERIC,
         retry=True,
@@ -482,7 +483,8 @@ def from_response(
     now: datetime | None = None,
     hide: Hide = hide_secrets,
 ) -> ProviderError:
-    """A refusal with a body: JSON in one of the usual envelopes, a line of text, or a page that is not shown."""
+    """Describe an error response with a body: JSON in one of the usual envelopes, a line of text, or an HTML page,
+    which is not shown."""
     codes, text = error_bodies.read_body(body, headers.get("content-type", ""))
     if not text and 300 <= status < 400:
         text = "Location: " + error_bodies.bare_urls(headers.get("location", "unknown"))

@@ -1,7 +1,7 @@
-"""Whole answers from streams: `generate` for text and calls, `generate_object` for one object of a given shape.
+"""Complete answers from streams: `generate` for text and calls, `generate_object` for one object of a given shape.
 
-No wire has a second path without streaming; both drain `stream()`. What was paid for is always reported, also when
-the answer is of no use.
+Wires have no second path without streaming; both functions drain `stream()`. Usage is always reported, also when the
+answer is unusable.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ T = TypeVar("T", bound=BaseModel)
 
 _MAX_PROBLEMS = 20
 _MAX_NAME = 64
-# What of an answer that was no object is shown to the model again.
+# The part of an invalid answer that is shown to the model again.
 _MAX_SHOWN = 8_000
 _FENCED = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
 
 
 class Response(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole answer. `calls` are all tool calls, those the provider executed itself included."""
+    """A complete answer. `calls` are all tool calls, including those the provider executed."""
 
     text: str
     reasoning: str
@@ -70,7 +70,7 @@ class ObjectResult(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
 
 async def generate(model: LanguageModel, call: Call) -> Response:
-    """The whole answer, or `CallFailed` with the error and the usage known so far."""
+    """Return the complete answer, or raise `CallFailed` with the error and the usage so far."""
     text: list[str] = []
     reasoning: list[str] = []
     calls: list[ToolCall] = []
@@ -109,7 +109,7 @@ async def generate(model: LanguageModel, call: Call) -> Response:
 
 
 class Strategy(IntEnum):
-    """How a model is made to answer with an object, the surest first."""
+    """Ways to make a model answer with an object, the most reliable first."""
 
     FORMAT = 1
     TOOL = 2
@@ -119,12 +119,13 @@ class Strategy(IntEnum):
 async def generate_object(
     model: LanguageModel, call: Call, schema: type[T], *, from_text: Callable[[str], T | None] | None = None
 ) -> ObjectResult[T]:
-    """An answer of this shape. One answer that is not is shown its faults and asked again; then `NoObject`.
+    """Return an answer of this shape. After an invalid answer the model sees its faults and is asked once more; then
+    `NoObject` is raised.
 
-    `from_text` makes the object of an answer that is plain text, if that is good enough.
+    `from_text` builds the object from an answer in plain text, if plain text is acceptable.
 
-    A server that refuses the way it is asked (its capabilities were guessed) is asked in the next plainer way; one that
-    refuses the temperature is asked again without.
+    If a server refuses a strategy (its capabilities were guessed), the next simpler one is tried; if it refuses the
+    temperature, the call is repeated without it.
     """
     strategy = _first_strategy(model.caps)
     usage = Usage()
@@ -160,7 +161,7 @@ def _first_strategy(caps: Capabilities) -> Strategy:
 
 
 def _refuses_the_form(failure: CallFailed) -> bool:
-    """A server that does not know formats or tools says 400 or 422 before it reads anything."""
+    """Return whether the server does not support formats or tools: it answers 400 or 422 before it reads anything."""
     error = failure.error
     return error.kind is ErrorKind.CONFIG and error.status in (400, 422) and error.code != "model_not_found"
 
@@ -170,7 +171,7 @@ def _refuses_temperature(failure: CallFailed) -> bool:
 
 
 def _shaped(call: Call, schema: type[BaseModel], strategy: Strategy, *, caps: Capabilities) -> Call:
-    """The call, asking for the object in this way. The call's own tools are left out: they would compete."""
+    """Return the call with this strategy applied. The call's own tools are left out: they would compete."""
     name, form = object_name(schema), closed_schema(schema)
     plain = msgspec.structs.replace(call, tools=(), tool_choice="auto", format=None)
     match strategy:
@@ -196,7 +197,7 @@ def _with_messages(call: Call, *messages: PromptMessage) -> Call:
 
 
 def _with_faults(call: Call, raw: str, faults: str) -> Call:
-    """The call with the answer that was refused and why, as text: all wires can say that."""
+    """Return the call with the refused answer and the reason added as text, which all wires can send."""
     said = raw[:_MAX_SHOWN].strip() or "(no answer)"
     return _with_messages(
         call,
@@ -214,7 +215,7 @@ def _raw_text(response: Response, schema: type[BaseModel]) -> str:
 
 
 def _find_object(response: Response, schema: type[T]) -> T | str:
-    """The first candidate that validates, or what is wrong with the first one."""
+    """Return the first candidate that validates, or what is wrong with the first one."""
     faults = ""
     for candidate in _candidates(response, schema):
         try:
@@ -225,7 +226,7 @@ def _find_object(response: Response, schema: type[T]) -> T | str:
 
 
 def _candidates(response: Response, schema: type[BaseModel]) -> Iterator[str]:
-    """Where the object may be: in the tool's input, or somewhere in the text, as models like to wrap it."""
+    """Return the texts that may be the object: the tool's input, or a part of the text, as models often wrap it."""
     name = object_name(schema)
     for call in response.calls:
         if call.name == name and not call.provider_executed:
@@ -253,12 +254,12 @@ def _describe(error: ValidationError) -> str:
 
 
 def object_name(schema: type[BaseModel]) -> str:
-    """The name of the object for the provider: that of the class, in the characters all of them take."""
+    """Return the name of the object for the provider: the class name, in characters that all providers accept."""
     return re.sub(r"[^A-Za-z0-9_-]", "_", schema.__name__)[:_MAX_NAME]
 
 
 def closed_schema(schema: type[BaseModel]) -> dict[str, Any]:
-    """The JSON schema with `additionalProperties: false` on every object that does not say otherwise."""
+    """Return the JSON schema with `additionalProperties: false` on every object that does not set it."""
     closed = _closed(schema.model_json_schema())
     assert isinstance(closed, dict)
     return closed
@@ -276,7 +277,8 @@ def _closed(node: object) -> object:
 
 
 def add_usage(one: Usage, other: Usage) -> Usage:
-    """The sum of two calls; a number that only one of them reported counts as it is. The context is the last one's."""
+    """Add the usage of two calls. A number that only one of them reported is taken as it is. The context is the last
+    one's."""
     return Usage(
         input=_sum(one.input, other.input),
         cache_read=_sum(one.cache_read, other.cache_read),

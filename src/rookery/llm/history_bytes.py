@@ -1,9 +1,9 @@
-"""The pieces of a request's history as bytes, kept between the requests of a chat, and the running hash over them.
+"""The encoded history of a request, cached between the requests of a chat, and the running hash over it.
 
-Providers cache by prefix, and some bind thinking to it; an answer keeps the hash of what it was given for as
-`prefix_fp`. The hash grows piece by piece, so the fingerprint of an earlier request is a state on the way to that of
-any later one with the same beginning. For the same reason most of a request was written for the one before it: writing
-goes on at a mark of that one, and costs what is new.
+Providers cache by prefix, and some bind thinking to it; an answer stores the hash of the prefix it was given for as
+`prefix_fp`. The hash grows piece by piece, so the fingerprint of an earlier request is an intermediate state of any
+later one with the same beginning. Most of a request was therefore encoded for the one before it: writing continues at a
+mark of that request, and costs only what is new.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from rookery.llm.last_request import Past
 from rookery.llm.types import Call, CallWarning
 
 FP_BYTES = 16
-# Where the end of the newest answer's request is looked for first.
+# The end of the newest answer's request is searched here first.
 _RECENT = 200
-# Chosen: what a piece takes in memory besides its bytes, and what a mark takes with its hash.
+# Chosen: the memory of a piece besides its bytes, and of a mark with its hash.
 _OBJECT_BYTES = 200
 _MARK_BYTES = 700
 
 
 class _Mark(NamedTuple):
-    """Where writing can go on: behind so many messages, pieces, ids and notes, with the hash of that place."""
+    """A point where writing can continue: after this many messages, pieces, ids and notes, with the hash at that
+    point."""
 
     messages: int
     turn_start: int
@@ -40,13 +41,13 @@ class _Mark(NamedTuple):
 
 
 class Pieces:
-    """Written in order by one wire. `seed` is what stands before all messages; `key` is whatever else the bytes of a
-    message depend on besides the message itself."""
+    """The pieces one wire has written, in order. `seed` is the content before all messages; `key` is everything else
+    that the bytes of a message depend on besides the message itself."""
 
     __slots__ = ("_bytes", "_digests", "_hash", "_ids", "_key", "_marks", "_messages", "_seeded", "notes", "sent")
 
     def __init__(self, seed: bytes, key: object = None) -> None:
-        # As a hash: the seed holds all tools, and would be most of what a short chat keeps.
+        # As a hash: the seed holds all tools, and would be most of what a short chat keeps in memory.
         self._seeded = hashlib.blake2b(seed, digest_size=FP_BYTES)
         self._key = key
         self._messages: tuple[PromptMessage, ...] = ()
@@ -54,14 +55,14 @@ class Pieces:
         self.sent: list[Raw] = []
         self.notes: list[CallWarning] = []
         self._bytes = 0
-        # What the hash was before each piece.
+        # The hash before each piece.
         self._digests: list[bytes] = []
         self._ids: dict[str, None] = {}
         self._hash = self._seeded.copy()
 
     @property
     def size_bytes(self) -> int:
-        """Roughly what it takes in memory."""
+        """The approximate memory in bytes."""
         return self._bytes + len(self._marks) * _MARK_BYTES
 
     def is_for(self, seed: bytes, key: object) -> bool:
@@ -69,15 +70,15 @@ class Pieces:
         return self._seeded.digest() == seeded.digest() and self._key == key
 
     def resume(self, messages: tuple[PromptMessage, ...], turn_start: int = 0) -> int:
-        """Go back to the last mark that these messages pass, too, and say how many of them are written already.
+        """Go back to the last mark that these messages also pass. Return how many of them are already written.
 
-        `turn_start` is where the current turn begins, for wires that write the messages of it in another way.
+        `turn_start` is the start of the current turn, for wires that write its messages differently.
         """
         known, self._messages = self._messages, messages
         while self._marks:
             mark = self._marks[-1]
             count = mark.messages
-            # Messages are shared between the prompts of a chat, so that this compares identities.
+            # The prompts of a chat share their messages, so this compares identities.
             if mark.turn_start == min(turn_start, count) and known[: count + 1] == messages[: count + 1]:
                 self._rewind(mark)
                 return count
@@ -86,15 +87,15 @@ class Pieces:
         return 0
 
     def mark(self, messages: int, turn_start: int = 0) -> None:
-        """Writing may go on here, before the message of this number. Of all that follows, only that message may have a
-        say in what was written."""
+        """Allow writing to continue here, before the message with this number. Of all that follows, only that
+        message may have influenced what was written."""
         if self._marks and self._marks[-1].messages == messages:
             return
         counts = (len(self.sent), len(self._ids), len(self.notes), self._bytes)
         self._marks.append(_Mark(messages, min(turn_start, messages), *counts, self._hash.copy()))
 
     def unmark(self, messages: int) -> None:
-        """Take back the marks up to this message."""
+        """Remove the marks up to this message."""
         self._marks = [mark for mark in self._marks if mark.messages > messages]
 
     def add(self, piece: Raw) -> None:
@@ -105,7 +106,7 @@ class Pieces:
         self._bytes += len(data) + _OBJECT_BYTES
 
     def is_new_id(self, call_id: str) -> bool:
-        """Whether no call so far has this id; from now on one has."""
+        """Record the call id. Return whether it is new."""
         if call_id in self._ids:
             return False
         self._ids[call_id] = None
@@ -115,9 +116,10 @@ class Pieces:
         return self._hash.digest()
 
     def broken(self, prompt: Prompt) -> bytes | None:
-        """The fingerprint of the newest answer, if this request did not pass through it. Asked after the last piece."""
+        """Return the fingerprint of the newest answer if this request did not pass through it. Call it after the
+        last piece."""
         newest = newest_fp(prompt)
-        # From the end, where it is in all but broken requests.
+        # From the end: the fingerprint is there in all but broken requests.
         if newest is None or newest in self._digests[-_RECENT:] or newest in self._digests:
             return None
         return newest
@@ -131,7 +133,7 @@ class Pieces:
 
 
 def pieces_of(past: Past, call: Call, seed: bytes, *, key: object) -> Pieces:
-    """What was written for the last request, if it can be gone on with; it is kept in the past again."""
+    """Return the pieces written for the last request if they can be continued, and store them in the past again."""
     variant = (call.plain_history,)
     pieces: Pieces | None = past.written.pop(variant, None)
     if pieces is None or not pieces.is_for(seed, key):
@@ -141,7 +143,8 @@ def pieces_of(past: Past, call: Call, seed: bytes, *, key: object) -> Pieces:
 
 
 def newest_fp(prompt: Prompt) -> bytes | None:
-    """What the newest answer of the provider that is asked now was given for. Others' answers prove nothing."""
+    """Return the fingerprint of the newest answer by the provider of this call. Answers of other providers prove
+    nothing."""
     place = last_of(prompt.messages, Role.ASSISTANT)
     if place < 0 or not prompt.messages[place].is_native:
         return None
@@ -149,7 +152,7 @@ def newest_fp(prompt: Prompt) -> bytes | None:
 
 
 def last_of(messages: Sequence[PromptMessage], role: Role) -> int:
-    """Where the last message of this role stands; -1 when there is none."""
+    """Return the index of the last message of this role; -1 if there is none."""
     for place in range(len(messages) - 1, -1, -1):
         if messages[place].role is role:
             return place

@@ -1,8 +1,8 @@
 """Requests to model providers: open a stream, read chunks, close. The only module that knows the HTTP library.
 
-Everything that passes here per token is one read of whatever the socket had: see benchmarks, "paced". Closing is
-synchronous and drops the socket at once, so that it also works in a task that is being cancelled. Exceptions are
-`TransportError` and carry no trace of the library's own, whose texts may hold the headers with the key.
+Per token this does one read of what the socket holds: see benchmarks/streaming.py, "paced". Closing is synchronous and
+drops the socket immediately, so that it also works in a task that is being cancelled. Exceptions are `TransportError`
+without the library's exception as context, because its text may hold the headers with the key.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ from yarl import URL
 
 from rookery.llm.errors import Broken, TransportError
 
-# models.md, "HTTP". There is no limit for reading: a model may think for minutes, and the silence guard watches.
+# There is no read timeout: a model may think for minutes, and the silence guard watches for stalls.
 CONNECT_SECONDS = 10.0
 POOL_SECONDS = 10.0
 WRITE_SECONDS = 60.0
 MAX_CONNECTIONS = 1000
-# Chosen: long enough for the tools between two steps, shorter than what gateways allow.
+# Chosen: long enough for the tools between two steps, shorter than the keep-alive of gateways.
 IDLE_SECONDS = 60.0
-# Chosen: gateways put whole policies into headers, and the library's default of 8 KiB fails on them.
+# Chosen: gateways put whole policies into headers, and the library's default of 8 KiB is too small for them.
 _MAX_HEADER_BYTES = 65_536
-# While a model writes, what arrives is read this often at most. Nobody sees it: clients are shown as much as arrives in
-# such a time together anyway. See benchmarks/streaming.py, "paced".
+# While a model writes, the socket is read at most this often. Users cannot notice it: clients merge what arrives within
+# such an interval anyway. See benchmarks/streaming.py, "paced".
 GATHER_SECONDS = 0.025
-# Chosen: who sends more than this between two reads does not write word by word, and is not kept waiting.
+# Chosen: a server that sends more than this between two reads does not stream word by word, and is read without delay.
 _MAX_GATHERED_BYTES = 16_384
-# Chosen: providers end the body right behind the last event; waiting this long for it keeps the connection usable.
+# Chosen: providers end the body right after the last event; waiting this long for it keeps the connection usable.
 _DRAIN_SECONDS = 0.05
 
 _PROXY_NAMES = ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 
 
 class Tls(msgspec.Struct, frozen=True):
-    """How a provider's certificate is checked. `ca_file`: authorities to trust instead of the usual ones."""
+    """Certificate verification for a provider. `ca_file`: authorities to trust instead of the default ones."""
 
     ca_file: str | None = None
     verify: bool = True
 
 
 class HttpStream(Protocol):
-    """An answer whose body is still arriving. Header names are in lower case."""
+    """A response whose body is still arriving. Header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -65,15 +65,17 @@ class HttpStream(Protocol):
     def chunks(self) -> AsyncIterator[bytes]: ...
 
     async def gathered(self) -> bytes:
-        """As the next of `chunks`, but with what arrives within a moment of the last one. The end is not waited for."""
+        """Return the next of `chunks`, merged with what arrives shortly after the last one. Does not wait for the
+        end."""
         ...
 
     async def read(self, limit: int) -> bytes:
-        """The body, but never more than `limit` bytes of it."""
+        """Return the body, but never more than `limit` bytes of it."""
         ...
 
     async def finish(self) -> None:
-        """Everything of interest was read: keep the connection for the next request if the body ends right away."""
+        """Keep the connection for the next request if the body ends immediately. Call it when everything of interest
+        was read."""
         ...
 
     def close(self) -> None:
@@ -82,15 +84,15 @@ class HttpStream(Protocol):
 
 
 class HttpClient(Protocol):
-    """What the driver needs; a recorder wraps it."""
+    """The interface that the driver needs. The debug recorder wraps it."""
 
     async def open(self, url: str, *, headers: Mapping[str, str], body: bytes) -> HttpStream:
-        """POST the body and wait for the status and headers. Redirects are answers like any other."""
+        """POST the body and wait for the status and headers. Redirects are returned like any other response."""
         ...
 
 
 class HttpClients:
-    """All connections of this process to providers: one pool for each base URL and way of checking certificates."""
+    """All connections of this process to providers: one pool for each base URL and TLS configuration."""
 
     def __init__(
         self,
@@ -109,12 +111,12 @@ class HttpClients:
         return self._client(base_url, tls)
 
     async def get(self, base_url: str, path: str, *, headers: Mapping[str, str], tls: Tls = Tls()) -> HttpStream:  # noqa: B008
-        """GET a document below a base URL, over that URL's own pool."""
+        """GET a document below a base URL, with the pool of that URL."""
         url = base_url.rstrip("/") + path
         return await self._client(base_url, tls).request("GET", url, headers=headers, body=b"")
 
     async def close(self) -> None:
-        """Close all pools, for good; streams that are still open end with a `TransportError`."""
+        """Close all pools permanently; streams that are still open end with a `TransportError`."""
         self._is_closed = True
         for client in list(self._clients.values()):
             await client.close()
@@ -133,7 +135,7 @@ class HttpClients:
 
 
 class _Client:
-    """One pool. The session is made at the first request, because it belongs to the running event loop."""
+    """One pool. The session is created at the first request, because it belongs to the running event loop."""
 
     def __init__(
         self, tls: Tls, *, connect_seconds: float, write_seconds: float, gather_seconds: float, is_closed: bool = False
@@ -158,7 +160,7 @@ class _Client:
             response = await session.request(
                 method,
                 url,
-                # Bytes as such would be written in one piece, and warned about from 1 MiB on.
+                # A bytes body would be written in one piece, and the library warns about that from 1 MiB on.
                 data=io.BytesIO(body) if body else None,
                 headers=headers,
                 allow_redirects=False,
@@ -180,7 +182,7 @@ class _Client:
 
     async def close(self) -> None:
         self._is_closed = True
-        # The library does not wake those who wait for a chunk when it closes their connection.
+        # The library does not wake readers that wait for a chunk when it closes their connection.
         for stream in list(self._streams):
             stream.close()
         async with self._opening:
@@ -203,11 +205,11 @@ def _session(tls: ssl.SSLContext | bool, connect_seconds: float) -> aiohttp.Clie
         connector=_Connector(limit=MAX_CONNECTIONS, keepalive_timeout=IDLE_SECONDS, ssl=tls),
         timeout=aiohttp.ClientTimeout(total=None, connect=POOL_SECONDS + connect_seconds, sock_connect=connect_seconds),
         cookie_jar=aiohttp.DummyCookieJar(),
-        # Not `trust_env`: that also reads .netrc, and then refuses requests that have a key of their own.
+        # Not `trust_env`: it also reads .netrc, and then refuses requests that set their own key.
         trust_env=False,
         max_line_size=_MAX_HEADER_BYTES,
         max_field_size=_MAX_HEADER_BYTES,
-        # Packed streams arrive in lumps.
+        # Compressed streams arrive in bursts.
         headers={"accept-encoding": "identity"},
         skip_auto_headers=("user-agent",),
     )
@@ -220,7 +222,7 @@ async def _ssl_context(tls: Tls) -> ssl.SSLContext | bool:
         return True
     failure: TransportError
     try:
-        # Reading certificates takes tens of milliseconds.
+        # Loading certificates takes tens of milliseconds.
         return await asyncio.to_thread(ssl.create_default_context, cafile=tls.ca_file)
     except (OSError, ssl.SSLError) as error:
         failure = TransportError(Broken.CERTIFICATE, f"The file of trusted authorities cannot be read: {error}")
@@ -228,8 +230,9 @@ async def _ssl_context(tls: Tls) -> ssl.SSLContext | bool:
 
 
 def _find_proxy(url: str) -> str | None:
-    """The proxy that the environment names for this URL. Looked up for each request: it is a few dict reads."""
-    # `getproxies` goes through the whole environment, which took longer than all else here.
+    """Return the proxy that the environment names for this URL. Looked up for each request: it costs a few dict
+    reads."""
+    # `getproxies` scans the whole environment, which took longer than everything else here.
     if not any(name in os.environ for name in _PROXY_NAMES):
         return None
     proxies = getproxies()
@@ -258,7 +261,7 @@ class _Socket:
         self._watch()
 
     def abort(self) -> None:
-        """Drop the socket without waiting for what is still to be written, or for the peer's TLS farewell."""
+        """Drop the socket without waiting for unwritten data or for the peer's TLS close."""
         self.stop_watching()
         if self._transport is not None:
             self._transport.abort()
@@ -289,13 +292,13 @@ class _Socket:
         self._watch()
 
 
-# How the connector tells a request which connection it got: both run in the same task.
+# The connector passes the connection to its request through this variable: both run in the same task.
 _socket: ContextVar[_Socket] = ContextVar("rookery_llm_socket")
 
 
 class _Handler(ResponseHandler):
-    """The library tells the parser and the transport to go on after every read, paused or not: a tenth of what a token
-    costs. Whoever was not paused has nothing to take up again."""
+    """A protocol that resumes only what was paused. The library resumes the parser and the transport after every
+    read, which was a tenth of the cost of a token."""
 
     def resume_reading(self, resume_parser: bool = True) -> None:
         if self._reading_paused:
@@ -305,7 +308,7 @@ class _Handler(ResponseHandler):
 class _Connector(aiohttp.TCPConnector):
     def __init__(self, *, limit: int, keepalive_timeout: float, ssl: ssl.SSLContext | bool) -> None:
         super().__init__(limit=limit, keepalive_timeout=keepalive_timeout, ssl=ssl)
-        # The library has no other place for it.
+        # The library has no other hook for it.
         self._factory = partial(_Handler, loop=asyncio.get_running_loop())  # type: ignore[assignment]  # a subclass
 
     async def connect(
@@ -317,7 +320,7 @@ class _Connector(aiohttp.TCPConnector):
 
 
 class _Stream:
-    """One answer, on the library's cheapest read: everything the socket had, without copying where it can."""
+    """One response, on the library's cheapest read: everything the socket holds, without copying where possible."""
 
     __slots__ = (
         "__weakref__",
@@ -372,20 +375,20 @@ class _Stream:
     async def gathered(self) -> bytes:
         now, content = self._loop.time(), self._response.content
         if self._read_at is None:
-            # The first time: what was read before it was read just now.
+            # On the first call: the previous read has only just happened.
             self._read_at = now
             content.on_eof(self._go_on)
         if (seconds := self._read_at + self._gather_seconds - now) > 0 and not content.is_eof():
             await self._wait(seconds)
         else:
-            # Who sends much always has more there: without this nobody else would have a turn.
+            # A fast sender always has more data: without this, other tasks would not get to run.
             await asyncio.sleep(0)
         chunk = self._before_the_break() or await self.__anext__()
         self._read_at = self._loop.time() if len(chunk) < _MAX_GATHERED_BYTES else -math.inf
         return chunk
 
     def _before_the_break(self) -> bytes:
-        """What arrived before the connection broke. The library would raise, and an answer may end in there."""
+        """Return what arrived before the connection broke. The library would raise, but the answer may end in there."""
         content = self._response.content
         if content.exception() is None or self._response.closed:
             return b""
@@ -415,7 +418,7 @@ class _Stream:
     async def finish(self) -> None:
         try:
             async with asyncio.timeout(_DRAIN_SECONDS):
-                # One read: more than a few stray bytes means that the server goes on, and nobody listens.
+                # One read: more than a few stray bytes means that the server continues, and the data is not needed.
                 if await self._read() and not self._response.content.is_eof():
                     await self._read()
         except (TimeoutError, aiohttp.ClientError, OSError, RuntimeError):
@@ -426,7 +429,7 @@ class _Stream:
     def close(self) -> None:
         self._go_on()
         if self._response.content.is_eof():
-            # All of the body arrived, so the connection went back to the pool and may serve another request by now.
+            # The whole body arrived, so the connection went back to the pool and may already serve another request.
             self._socket.release()
             self._response.release()
             return
@@ -435,12 +438,12 @@ class _Stream:
 
 
 def _failure(error: BaseException, *, is_gone: bool, connect_seconds: float = CONNECT_SECONDS) -> TransportError | None:
-    """What to raise instead; None lets the exception through: it is a cancellation or a bug."""
+    """Return the exception to raise instead. None lets the original through: it is a cancellation or a bug."""
     if is_gone and isinstance(error, RuntimeError):
         return TransportError(Broken.CUT, "The connection was closed.")
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
-        # Somebody cancelled the socket, not this task: to the caller that is a broken connection.
+        # The socket was cancelled, not this task: to the caller that is a broken connection.
         return (
             None if task is None or task.cancelling() else TransportError(Broken.CUT, "The connection was cancelled.")
         )
@@ -457,7 +460,7 @@ def _system_text(error: BaseException) -> str:
     return getattr(cause, "strerror", None) or str(cause) or type(error).__name__
 
 
-# First match wins. Texts are our own where the library's would show requests.
+# The first match wins. The texts are our own where the library's would show requests.
 _FAILURES: tuple[
     tuple[type[BaseException] | tuple[type[BaseException], ...], Broken, Callable[[BaseException], str]], ...
 ] = (
@@ -478,6 +481,6 @@ _FAILURES: tuple[
     (aiohttp.ClientResponseError, Broken.CUT, lambda _: "The answer is not HTTP."),
     ((aiohttp.ClientOSError, OSError), Broken.CUT, _system_text),
     (aiohttp.ClientError, Broken.CUT, lambda error: type(error).__name__),
-    # A header with a line break in it, most often a key that was pasted with one.
+    # A header with a line break in it, most often from a pasted key.
     (ValueError, Broken.REQUEST, lambda _: "A header or the URL is not valid."),
 )

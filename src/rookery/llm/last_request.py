@@ -1,7 +1,7 @@
-"""What the wires keep of a chat's last request, so that the next one is written from where it differs.
+"""The cache of each chat's last request, so that the next one is encoded only from where it differs.
 
-A past is taken out while a request is built, so that no two requests of one chat can use it at the same time; whoever
-finds none starts with an empty one.
+A past is taken out while a request is built, so that two requests of one chat cannot use it at the same time; the
+second one starts with an empty past.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from rookery.runtime.clock import Clock
 
 # Chosen: a dozen chats of 10,000 messages, or very many of a common length.
 MAX_CACHE_BYTES = 64 * 1024 * 1024
-# Chosen: what a past takes besides what was written.
+# Chosen: the memory of a past besides the written bytes.
 _BASE_BYTES = 2048
 
 
 class Past:
-    """What was written, by the variant of the request: plain or faithful, with or without thinking."""
+    """The encoded pieces by variant of the request: plain or faithful, with or without thinking."""
 
     __slots__ = ("written",)
 
     def __init__(self) -> None:
-        # The types are the wires' own, with their `size_bytes`; each finds here only what it has put here.
+        # The types belong to the wires and have `size_bytes`; each wire finds here only what it has stored.
         self.written: dict[tuple[bool, ...], Any] = {}
 
     @property
@@ -34,7 +34,7 @@ class Past:
 
 
 class Pasts:
-    """One per process. Keys are (chat, provider, model)."""
+    """The pasts of all chats, one object per process. Keys are (chat, provider, model)."""
 
     def __init__(self, max_bytes: int = MAX_CACHE_BYTES, *, clock: Clock | None = None) -> None:
         self.entries: Cache[Key, Past] = Cache(
@@ -49,10 +49,10 @@ class Pasts:
         return self.entries.size_bytes
 
     def take(self, key: Key | None) -> Past:
-        """The past of this chat, which is the caller's from now on; an empty one when there is none."""
+        """Take out the past of this chat; an empty one if there is none. The caller owns it from now on."""
         return Past() if key is None else self.entries.take(key) or Past()
 
     def keep(self, key: Key | None, past: Past) -> None:
-        """Keep it for the next request."""
+        """Store it for the next request."""
         if key is not None:
             self.entries.keep(key, past, size_bytes=past.size_bytes)

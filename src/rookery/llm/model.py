@@ -1,7 +1,7 @@
-"""The one driver of all native wires: asks the provider, reads the answer, and ends every call with one terminal part.
+"""The driver of all native wires: sends the request, reads the answer, and ends every call with one terminal part.
 
-A wire is pure (`wire.WireFormat`); what all wires share is here: headers and key, content types, errors, and the
-replay ladder, which asks again when a provider does not accept the replayed history. Nothing else is retried.
+A wire is pure (`wire.WireFormat`); the shared part is here: headers and key, content types, errors, and the replay
+ladder, which repeats the call when a provider does not accept the replayed history. Nothing else is retried.
 """
 
 from __future__ import annotations
@@ -48,26 +48,26 @@ log = get_logger("llm.model")
 
 USER_AGENT = f"rookery/{__version__} ({platform.system().lower()}/{platform.machine().lower()})"
 MAX_ERROR_BYTES = 65_536
-# Chosen: an error whose body does not come is told without it.
+# Chosen: an error whose body does not arrive in time is reported without it.
 ERROR_BODY_SECONDS = 10.0
 _MAX_PREVIEW = 200
-# Chosen: some milliseconds of work. Longer prompts become requests beside the event loop.
+# Chosen: a few milliseconds of work. Longer prompts are encoded in a thread.
 _MESSAGES_ON_LOOP = 200
 _BYTES_ON_LOOP = 262_144
-# What frames the body is the HTTP library's business, whatever an administrator writes.
+# The HTTP library frames the body; headers that an administrator sets must not change that.
 _FRAMING = frozenset({"content-length", "transfer-encoding"})
 _encoder = msgspec.json.Encoder(decimal_format="number")
 
 
 class Auth(msgspec.Struct, frozen=True):
-    """How a provider is shown the key: `Auth("x-api-key", key)`, or `Auth("authorization", key, "Bearer ")`."""
+    """The header that carries the key: `Auth("x-api-key", key)`, or `Auth("authorization", key, "Bearer ")`."""
 
     header: str
     secret: SecretStr
     prefix: str = ""
 
     def value(self) -> str:
-        # Keys are pasted, and line breaks come along.
+        # Pasted keys often end with a line break.
         return self.prefix + self.secret.reveal().strip()
 
 
@@ -127,10 +127,10 @@ class WireModel:
                 parts = await self._opened(answer, reader)
                 again = self._repaired(call, _first_told(parts), tried)
                 if again is None:
-                    # From here on the consumer has seen something: no second answer may follow.
+                    # From here on the consumer has seen output: no second answer may follow.
                     for part in _opening(parts, request):
                         yield part
-                    # Here and not in a method: a layer less for every token.
+                    # Inline, not in a method: one call less for every token.
                     is_done, is_writing = reader.is_done, False
                     while not is_done:
                         is_writing = is_writing or has_words(parts)
@@ -150,8 +150,8 @@ class WireModel:
             call = again
 
     async def _opened(self, answer: Answer, reader: AnswerReader) -> Sequence[StreamPart]:
-        """The first parts. Of Chat Completions up to one that says something: until then another request may take this
-        one's place, and such servers begin with an empty chunk before they fail."""
+        """Return the first parts. For Chat Completions, read up to the first part with content: until then the
+        request can still be repeated, and such servers send an empty chunk before they fail."""
         parts = list(await answer.first())
         is_done = reader.is_done
         while self.wire == "completions" and not is_done and all(type(part) in _UNSEEN for part in parts):
@@ -164,7 +164,7 @@ class WireModel:
         return parts
 
     async def _open(self, call: Call, request: Request, *, body: bytes) -> HttpStream | ProviderError:
-        """An answer that can be read, or why there is none."""
+        """Return a readable answer, or the reason why there is none."""
         url = f"{self._base_url}/{request.path.lstrip('/')}"
         try:
             stream = await self._http.open(url, headers=self._headers(call, request), body=body)
@@ -198,7 +198,7 @@ class WireModel:
         )
 
     def _headers(self, call: Call, request: Request) -> dict[str, str]:
-        """Each layer overrides those before it; the key overrides them all."""
+        """Merge the header layers. Each layer overrides those before it; the key overrides them all."""
         headers = {"user-agent": USER_AGENT, "accept": "text/event-stream", "content-type": "application/json"}
         if self.wire == "responses":
             headers["x-client-request-id"] = str(self._new_id())
@@ -212,9 +212,9 @@ class WireModel:
         return hide_secrets(text, self._secrets)
 
     async def _built(self, call: Call, *, is_first: bool) -> tuple[Request, bytes]:
-        """The request with its body, and what it tells about the history.
+        """Return the request with its body, and record what it reveals about the history.
 
-        Repairs change the prefix too: that is no news.
+        Repairs also change the prefix: such a break is not reported.
         """
         request, body = await self._encoded(call)
         if request.broken_prefix is not None and is_first:
@@ -239,7 +239,8 @@ class WireModel:
         return built
 
     def _with_known_troubles(self, call: Call) -> Call:
-        """The call as this chat's earlier ones had to be changed: what a provider refused once is not sent again."""
+        """Return the call with the changes that earlier calls of this chat needed: what a provider refused once is
+        not sent again."""
         key = self._memory_key(call)
         if key is None or call.drop_stale_thinking or not self._memory.has_stale_thinking(key):
             return call
@@ -253,7 +254,7 @@ class WireModel:
         return None if call.chat_id is None else (call.chat_id, self.provider_id, self.model)
 
     def _repaired(self, call: Call, first: StreamPart, tried: set[ReplayFault]) -> Call | None:
-        """The call with a history the provider may accept; None when this rung is used up or changes nothing."""
+        """Return the call with a history the provider may accept; None if this rung is used up or changes nothing."""
         if type(first) is not StreamError or first.error.replay_fault is None:
             return None
         error, fault = first.error, first.error.replay_fault
@@ -271,7 +272,7 @@ class WireModel:
         return again
 
 
-# Parts that say nothing yet.
+# Parts without content.
 _UNSEEN = (ResponseStarted, UsageUpdate)
 
 
@@ -280,14 +281,14 @@ def _first_told(parts: Sequence[StreamPart]) -> StreamPart:
 
 
 def _is_long(prompt: Prompt) -> bool:
-    """Whether making the request would keep the event loop from everybody else's tokens."""
+    """Return whether encoding the request would block the event loop, and the tokens of other chats, for too long."""
     if len(prompt.messages) > _MESSAGES_ON_LOOP:
         return True
     return prompt.size_bytes > _BYTES_ON_LOOP
 
 
 def _opening(parts: Sequence[StreamPart], request: Request) -> Iterator[StreamPart]:
-    """The first parts, behind what could not be sent, and with what only the request knows."""
+    """Return the first parts: the warnings, then the wire's parts with the facts that only the request knows."""
     if request.warnings:
         yield Warnings(request.warnings)
     for part in parts:
@@ -302,8 +303,8 @@ def _climb(call: Call, error: ProviderError) -> Call:
         case ReplayFault.STALE_THINKING:
             return msgspec.structs.replace(call, drop_stale_thinking=True)
         case ReplayFault.UNPROVEN_REASONING | ReplayFault.UNKNOWN_ITEM:
-            # Without ids, reasoning and whatever the provider ran itself: the refused item is among these, and
-            # reasoning whose next item is missing would be refused as well.
+            # Without ids, reasoning and provider-executed parts: the refused item is one of these, and reasoning whose
+            # next item is missing would be refused as well.
             return msgspec.structs.replace(call, plain_history=True)
         case ReplayFault.BROKEN_PAIRS:
             prompt = Prompt(tool_call_pairing.repair(call.prompt.messages))
@@ -314,7 +315,7 @@ def _climb(call: Call, error: ProviderError) -> Call:
 
 
 def _hinted(call: Call, failed_generation: str | None) -> Call:
-    """The call with a note for the model about the tool call that could not be read."""
+    """Return the call with a note for the model about the tool call that could not be parsed."""
     note = "Your last answer was refused: it had a tool call that is not valid, and nothing was run."
     if failed_generation:
         note += f"\n\nYou wrote:\n{failed_generation}"
@@ -334,7 +335,7 @@ def _known_secrets(auth: Auth | None, extra_headers: Mapping[str, str]) -> Secre
 
 
 async def _read_error_body(stream: HttpStream) -> bytes:
-    """As much of the body as comes: half a sentence is better than none."""
+    """Return as much of the body as arrives: a partial message is better than none."""
     body = bytearray()
     try:
         async with asyncio.timeout(ERROR_BODY_SECONDS):

@@ -1,7 +1,6 @@
-"""Which refusals are about the replayed history, and which rung of the ladder answers them.
+"""Detection of refusals that are about the replayed history, and the rung of the replay ladder for each.
 
-Pure. The rungs are those of models.md, "Replay ladder". Most providers tell it in words only; backquotes are taken out
-of them first.
+Pure. Most providers report such a refusal only in words; backquotes are removed from them first.
 """
 
 from __future__ import annotations
@@ -35,15 +34,15 @@ _FAULT_TEXTS: tuple[tuple[re.Pattern[str], ReplayFault], ...] = (
         ),
         ReplayFault.BROKEN_PAIRS,
     ),
-    # An item that this API gave out itself, with a field that it does not take back.
+    # An item that this API produced itself, with a field that it does not accept back.
     (re.compile(r"unknown parameter: '?input\[\d+\]"), ReplayFault.UNKNOWN_ITEM),
 )
-# 404 because that is how a stored item that is gone is answered; no status and 200 are errors inside a stream.
+# 404 is the answer for a stored item that is gone; errors inside a stream have no status or 200.
 _FAULT_STATUSES = frozenset({None, 200, 400, 404})
 
 
 def find_replay_fault(status: int | None, codes: Iterable[str], text: str) -> ReplayFault | None:
-    """Which rung of the ladder answers this refusal, if it is about the replayed history at all."""
+    """Return the rung of the ladder for this refusal, or None if it is not about the replayed history."""
     if status not in _FAULT_STATUSES:
         return None
     for code in codes:

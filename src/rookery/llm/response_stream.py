@@ -1,4 +1,4 @@
-"""One answer of a provider, from its bytes to its parts. Whatever comes, the last part is terminal.
+"""The answer of a provider, from bytes to parts. The last part is always terminal.
 
 Per token this is one read, one decoded event and one fold: see benchmarks/token_decode.py, "paced".
 """
@@ -21,9 +21,9 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class Answer:
-    """Batches of parts as they arrive. `opened` may be an error already: then that is all there is to read.
+    """Batches of parts as they arrive. If `opened` is an error, there is nothing else to read.
 
-    Behind the first batch the driver reads on by itself: from `next_chunk` until somebody sees words, then from
+    After the first batch the driver reads the chunks: from `next_chunk` until the first visible text, then from
     `gathered`.
     """
 
@@ -43,7 +43,7 @@ class Answer:
         reader.start(error_bodies.find_request_id(opened.headers, hide), hide)
 
     async def first(self) -> Sequence[StreamPart]:
-        """The first batch; it has at least one part."""
+        """Return the first batch; it has at least one part."""
         if self._opened is None:
             assert self._refusal is not None
             self._reader.is_done = True
@@ -59,11 +59,11 @@ class Answer:
         return self.told(parts) if self._reader.is_done else parts
 
     def stopped(self, stop: StopAsyncIteration | TransportError) -> Sequence[StreamPart]:
-        """The last batch, when there are no more bytes: the body is over, or the connection broke."""
+        """Return the last batch, when there are no more bytes: the body is over, or the connection broke."""
         return self._cut(stop) if isinstance(stop, TransportError) else self._reader.end()
 
     async def leave(self) -> None:
-        """Keep the connection for others if the answer is complete; drop it at once if it is not."""
+        """Keep the connection for other requests if the answer is complete; drop it immediately if not."""
         if self._opened is None:
             return
         try:
@@ -85,7 +85,7 @@ class Answer:
         return (StreamError(msgspec.structs.replace(failure, request_id=self._reader.request_id)),)
 
     def told(self, parts: Sequence[StreamPart]) -> Sequence[StreamPart]:
-        """The same parts; an error at their end gets the request's id."""
+        """Return the same parts; an error at their end gets the request's id."""
         if not parts or not isinstance(last := parts[-1], StreamError) or last.error.request_id is not None:
             return parts
         error = msgspec.structs.replace(last.error, request_id=self._reader.request_id)
@@ -93,7 +93,7 @@ class Answer:
 
 
 class AnswerReader:
-    """Bytes of one answer to parts. Pure; `is_done` once a terminal part was given out."""
+    """Turns the bytes of one answer into parts. Pure; `is_done` is set once a terminal part was returned."""
 
     __slots__ = ("_decode", "_decoder", "_feed", "_fold", "_hide", "is_done", "provider", "request_id")
 
@@ -119,7 +119,7 @@ class AnswerReader:
             return self._broken([], str(error))
         if len(events) != 1:
             return self._folded(events)
-        # One event in one piece, as it is while a model generates: nothing to gather.
+        # One event in one chunk, as it is while a model generates: nothing to gather.
         try:
             parts = self._feed(events[0])
         except _UNREADABLE:
@@ -129,14 +129,14 @@ class AnswerReader:
         return parts
 
     def end(self) -> list[StreamPart]:
-        """The body is over: what is left in the decoder, then what the wire makes of the end."""
+        """Finish: return what is left in the decoder, then the wire's parts for the end."""
         parts = self._folded(self._decoder.end())
         if not self.is_done:
             parts += self._fold.end()
         return self._ended(parts)
 
     def whole(self, body: bytes) -> list[StreamPart]:
-        """A server that ignored `stream`: one document, or an error that came with status 200."""
+        """Read the document of a server that ignored `stream`, or an error that came with status 200."""
         if len(body) > MAX_EVENT_BYTES:
             return self._broken([], f"The answer is larger than {MAX_EVENT_BYTES} bytes.")
         try:
@@ -177,7 +177,7 @@ def has_words(parts: Sequence[StreamPart]) -> bool:
 
 
 def joined(parts: Sequence[StreamPart]) -> Sequence[StreamPart]:
-    """The same parts with neighbouring pieces of one block as one: what arrived together is shown together."""
+    """Return the parts with adjacent pieces of one block merged: what arrives together is shown together."""
     if len(parts) < 2:
         return parts
     result: list[StreamPart] = [parts[0]]

@@ -1,7 +1,7 @@
-"""The offline model: it streams what a script says, the same way every time, without a network.
+"""The offline model: it streams the answers of a script, identically every time, without a network.
 
-It is what a newcomer meets before any key is set, and what tests and benchmarks use. The model id names the script:
-`guide` (understands plain requests and drives real tools, see `guide`), `tour`, `echo`, or one that was registered.
+New users meet it before any key is set; tests and benchmarks use it too. The model id names the script: `guide`
+(understands plain requests and drives real tools, see `rookery.demo`), `tour`, `echo`, or a registered one.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from rookery.llm.types import (
 )
 from rookery.runtime.clock import Clock, SystemClock
 
-# Chosen: as fast as a person reads along; 0 is as fast as it goes.
+# Chosen: about reading speed; 0 disables the delay.
 TOKENS_PER_SECOND = 60.0
 BYTES_PER_TOKEN = 4
-# What a reader sees arrive at once: a word with the space before it.
+# The unit in which text arrives: a word with the space before it.
 _TOKEN = re.compile(r"\s*\S+|\s+")
 
 
@@ -59,14 +59,14 @@ class Think(msgspec.Struct, frozen=True):
 
 
 class CallTool(msgspec.Struct, frozen=True):
-    """Calls stand together at the end of a step, as a model's parallel calls do."""
+    """Call a tool. Calls stand together at the end of a step, like the parallel calls of a model."""
 
     name: str
     args: Mapping[str, Any] = {}
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Say nothing for a while. Long enough, the silence guard ends the attempt."""
+    """Send nothing for this time. If it is long enough, the silence guard ends the attempt."""
 
     seconds: float
 
@@ -88,15 +88,15 @@ class Count(msgspec.Struct, frozen=True):
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """Stop as a provider does that wants to be asked again."""
+    """Stop like a provider that pauses and wants to be asked again."""
 
 
 class Truncate(msgspec.Struct, frozen=True):
-    """Break off as a connection does that dies: an error, nothing is whole."""
+    """Break off like a lost connection: an error, and nothing is complete."""
 
 
 class When(msgspec.Struct, frozen=True):
-    """Steps that depend on what was said. Patterns are searched for; both must be found when both are given."""
+    """Steps that depend on the conversation. Patterns are searched for; if both are given, both must be found."""
 
     steps: tuple[Step, ...]
     last_user: str | None = None
@@ -105,17 +105,17 @@ class When(msgspec.Struct, frozen=True):
 
 
 Step: TypeAlias = Say | Think | CallTool | Wait | Fail | Count | Pause | Truncate | When
-# A list of steps, or a function that makes one from the call.
+# A list of steps, or a function that builds one from the call.
 Script: TypeAlias = Sequence[Step] | Callable[[Call], Sequence[Step]]
 
 
 def echo(call: Call) -> Sequence[Step]:
-    """Repeats the last thing the user said."""
+    """Repeat the text of the last user message."""
     return (Say(last_user_text(call.prompt) or "You said nothing."),)
 
 
 class Scripts:
-    """Scripts by model id. Tests register theirs; ids are never taken twice."""
+    """Scripts by model id. Tests register theirs; an id can be registered only once."""
 
     def __init__(self, scripts: Mapping[str, Script]) -> None:
         self._scripts = dict(scripts)
@@ -135,7 +135,7 @@ class Scripts:
 
 
 class ScriptedModel:
-    """A language model whose answers are written down. `calls` keeps every call it got."""
+    """A language model with scripted answers. `calls` keeps every call it got."""
 
     wire: Wire = "scripted"
     provider_type = "scripted"
@@ -177,7 +177,7 @@ class ScriptedModel:
 
 
 class _Playing:
-    """Turns the steps of one answer into parts, and counts what it says."""
+    """Turns the steps of one answer into parts, and counts the tokens."""
 
     def __init__(self, call: Call, steps: Sequence[Step]) -> None:
         self._call = call
@@ -265,7 +265,7 @@ def all_parts(prompt: Prompt) -> Iterator[PromptPart]:
 
 
 def last_user_text(prompt: Prompt) -> str:
-    """The text of the newest user message."""
+    """Return the text of the newest user message."""
     for message in reversed(prompt.messages):
         if message.role is Role.USER:
             return text_of(message)
@@ -277,7 +277,7 @@ def text_of(message: PromptMessage) -> str:
 
 
 def results_since_user(prompt: Prompt) -> list[PromptResult]:
-    """What the tools of the current turn gave, oldest first."""
+    """Return the tool results of the current turn, oldest first."""
     found: list[PromptResult] = []
     for message in reversed(prompt.messages):
         if message.role is Role.USER:

@@ -1,7 +1,7 @@
-"""Server-sent events from bytes, in whatever pieces they arrive.
+"""The decoder for server-sent events: bytes in chunks of any size to events.
 
-Data stays bytes: each wire decodes it once, with its own types (and takes the event's name from its JSON where the
-server sent none). One event per chunk, as providers send while they generate, takes the short way through `feed`.
+Data stays bytes: each wire decodes it once, with its own types (and takes the event's name from its JSON if the server
+sent none). One event per chunk, as providers send while they generate, takes the fast path through `feed`.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import msgspec
 from rookery.llm.errors import EventTooLarge
 from rookery.llm.wire import Event
 
-# models.md, "SSE decoder". A whole image fits; a server that never ends an event does not fill the memory.
+# A whole image fits; a server that never ends an event cannot fill the memory.
 MAX_EVENT_BYTES = 32 * 1024 * 1024
 DONE = b"[DONE]"
-# What is longer than a token is not in a hurry.
+# An event longer than this is not a token, and the fast path does not matter for it.
 _LONGEST_SHORT = 65_536
 _BOM = b"\xef\xbb\xbf"
 
 
 class SseDecoder:
-    """Decodes one response. After `EventTooLarge` it is not asked again."""
+    """Decodes one response. It must not be used after `EventTooLarge`."""
 
     __slots__ = ("_max_bytes", "_max_short", "_rest", "_skip_newline", "_started")
 
@@ -32,7 +32,7 @@ class SseDecoder:
         self._started = False
 
     def feed(self, chunk: bytes) -> list[Event]:
-        """The events that this chunk completes."""
+        """Return the events that this chunk completes."""
         if self._started and not self._rest and not self._skip_newline and len(chunk) <= self._max_short:
             event = _only(chunk)
             if event is not None:
@@ -45,8 +45,8 @@ class SseDecoder:
         if rest:
             is_seam = rest[-1] == 10 and chunk[:1] == b"\n"
             rest += chunk
-            # The blank line can only be in the new bytes: looking through the old ones again for every chunk of a
-            # large event would take time that grows with its square.
+            # The blank line can only be in the new bytes: scanning the old ones again for every chunk of a large event
+            # would take quadratic time.
             if not is_seam and b"\n\n" not in chunk:
                 self._check(len(rest))
                 return []
@@ -66,7 +66,7 @@ class SseDecoder:
         return events
 
     def end(self) -> list[Event]:
-        """The stream is over. An event without its blank line counts only if its data is whole JSON."""
+        """End the stream. An event without its blank line counts only if its data is complete JSON."""
         event = _parse(bytes(self._rest))
         self._rest.clear()
         return [event] if event is not None and _is_whole(event.data) else []
@@ -77,7 +77,7 @@ class SseDecoder:
             raise EventTooLarge(self._max_bytes)
 
     def _without_bom(self, chunk: bytes) -> bytes:
-        """The first bytes of the stream. They wait in `_rest` while they may still become a byte order mark."""
+        """Return the first bytes of the stream. They wait in `_rest` while they may still become a byte order mark."""
         first = bytes(self._rest) + chunk
         self._rest.clear()
         if len(first) < len(_BOM) and _BOM.startswith(first):
@@ -87,7 +87,8 @@ class SseDecoder:
         return first.removeprefix(_BOM)
 
     def _unified(self, chunk: bytes) -> bytes:
-        r"""The chunk with every line end as `\n`. A `\r` at the end counts at once; a `\n` that follows it does not."""
+        r"""Return the chunk with every line end as `\n`. A `\r` at the end counts immediately; a `\n` after it is
+        skipped."""
         if self._skip_newline and chunk:
             self._skip_newline = False
             chunk = chunk.removeprefix(b"\n")
@@ -98,7 +99,8 @@ class SseDecoder:
 
 
 def _only(chunk: bytes) -> Event | None:
-    """The event of a chunk that is one whole event, in the forms that providers use; None when it is anything else."""
+    """Return the event of a chunk that is exactly one event, in the forms that providers use; None for anything
+    else."""
     last = len(chunk) - 2
     if not chunk.endswith(b"\n\n") or b"\r" in chunk:
         return None
@@ -112,7 +114,7 @@ def _only(chunk: bytes) -> Event | None:
 
 
 def _parse(block: bytes) -> Event | None:
-    """The event of a block of lines, or None if the block has no data."""
+    """Return the event of a block of lines, or None if the block has no data."""
     if block.startswith(b"data: ") and b"\n" not in block:
         return Event("", block[6:]) if len(block) > 6 else None
     if block.startswith(b"event: "):
@@ -136,7 +138,7 @@ def _parse_lines(block: bytes) -> Event | None:
 
 
 def _is_whole(data: bytes) -> bool:
-    # Only what ends visibly is known to be whole: 12 may be the beginning of 123.
+    # Only values with a visible end are known to be complete: 12 may be the beginning of 123.
     if data == DONE:
         return True
     if data[:1] not in (b"{", b"["):

@@ -1,4 +1,4 @@
-"""Counters of the wires: repairs of the history, broken prefixes, unknown events. Nothing here is called per token."""
+"""Counters of the wires: repairs of the history, broken prefixes, unknown events. Not called per token."""
 
 from __future__ import annotations
 
@@ -14,26 +14,27 @@ from rookery.telemetry.redaction import printable
 
 log = get_logger("llm.stats")
 
-# Chosen: providers have a few dozen event types. The names come from outside and become label values, so they must
-# not grow in number or in length.
+# Chosen: providers have a few dozen event types. The names come from outside and become label values, so their number
+# and length are bounded.
 MAX_EVENT_TYPES = 100
 MAX_TYPE_CHARS = 80
 OTHER_TYPE = "other"
 
 
 class ModelStats(Protocol):
-    """What the wires tell. Called from the event loop, never per token."""
+    """The events that the wires report. Called from the event loop, never per token."""
 
     def replay_repaired(self, wire: Wire, rung: ReplayFault) -> None: ...
 
     def replay_unrepaired(self, wire: Wire, rung: ReplayFault) -> None: ...
 
     def prefix_broke(self, wire: Wire) -> None:
-        """A request does not begin with what the newest answer was given for: caches miss, thinking may be lost."""
+        """Report a request that does not begin with the prefix of the newest answer: caches miss, thinking may be
+        lost."""
         ...
 
     def unknown_events(self, wire: Wire, by_type: Mapping[str, int]) -> None:
-        """An answer had events that were ignored because nobody knows their types."""
+        """Report events that were ignored because their types are unknown."""
         ...
 
 
@@ -54,7 +55,7 @@ class NoStats:
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """What `ModelCounters` had counted at one moment, by label values."""
+    """A snapshot of `ModelCounters`, by label values."""
 
     repairs: Mapping[tuple[Wire, ReplayFault], int]
     unrepaired: Mapping[tuple[Wire, ReplayFault], int]
@@ -86,7 +87,7 @@ class ModelCounters:
             if key not in self._unknown and len(self._unknown) >= MAX_EVENT_TYPES:
                 key = (wire, OTHER_TYPE)
             if key not in self._unknown:
-                # Once for each: the provider has changed, and this version should learn of it.
+                # Log each type once: the provider has changed, and this version should support it.
                 log.warning("unknown_event", wire=wire, event_type=key[1])
             self._unknown[key] += count
 

@@ -1,8 +1,8 @@
-"""The protocol every model speaks here: a `Call` in, a stream of parts out, exactly one of them terminal.
+"""The protocol of all models: a `Call` in, a stream of parts out, exactly one of them terminal.
 
 Contract of `stream()`: one terminal part (`Finish` or `StreamError`), then the generator ends; it raises only
 `CancelledError` and programming errors; every started text or reasoning block is ended before `Finish`; closing the
-generator closes the HTTP response at once; nothing is retried inside except the replay ladder.
+generator closes the HTTP response immediately; nothing is retried inside except the replay ladder.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_DETAIL = 500
 
 
 class Purpose(StrEnum):
-    """What a call is for: the ledger and metrics tell them apart."""
+    """The purpose of a call, which the ledger and the metrics distinguish."""
 
     TURN = "turn"
     COMPACTION = "compaction"
@@ -36,7 +36,7 @@ class Purpose(StrEnum):
 
 
 class FinishReason(StrEnum):
-    """Why a model stopped. `pause`: the provider paused a server-tool loop and wants to be asked again."""
+    """The reason a model stopped. `pause`: the provider paused a server-tool loop and wants to be asked again."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -63,7 +63,7 @@ class ErrorKind(StrEnum):
 
 
 class ReplayFault(StrEnum):
-    """What a provider did not accept in the replayed history; each has its own rung of the ladder.
+    """A fault that a provider found in the replayed history; each has its own rung of the ladder.
 
     `INVALID_CALL` is about the answer: the model is asked once more, and shown what it wrote.
     """
@@ -76,7 +76,7 @@ class ReplayFault(StrEnum):
 
 
 class ProviderError(msgspec.Struct, frozen=True, kw_only=True):
-    """A failed call, as a value. `message` is a sentence for people, `detail` what the provider said, bounded."""
+    """A failed call, as a value. `message` is a sentence for users, `detail` the provider's text, bounded."""
 
     kind: ErrorKind
     message: str
@@ -94,9 +94,9 @@ class ProviderError(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """Counted tokens; None is "not reported". `input` excludes cached, `output` includes reasoning.
+    """Counted tokens; None means "not reported". `input` excludes cached tokens, `output` includes reasoning.
 
-    `context_tokens` is what the last sampling pass read; the billed numbers may be the sum of several passes.
+    `context_tokens` is the input of the last sampling pass; the billed numbers may be the sum of several passes.
     """
 
     input: int | None = None
@@ -120,13 +120,13 @@ class CallWarning(msgspec.Struct, frozen=True):
 
 
 class Warnings(msgspec.Struct, frozen=True):
-    """At most one, and the first."""
+    """At most one per stream, and always the first part."""
 
     items: tuple[CallWarning, ...]
 
 
 class ResponseStarted(msgspec.Struct, frozen=True):
-    """`prefix_fp` is the hash of the request's prefix, to be stored with the answer; None where a wire has none."""
+    """`prefix_fp` is the hash of the request's prefix, to be stored with the answer; None if the wire has none."""
 
     response_id: str | None
     model: str | None
@@ -167,7 +167,7 @@ class ReasoningEnd(msgspec.Struct, frozen=True):
 
 
 class ToolInputStart(msgspec.Struct, frozen=True):
-    """Advisory, for live display; `ToolCall` is what counts."""
+    """For live display only; `ToolCall` is authoritative."""
 
     id: str
     name: str
@@ -194,7 +194,7 @@ class ToolCall(msgspec.Struct, frozen=True):
 
 
 class ToolResult(msgspec.Struct, frozen=True):
-    """Of provider-executed tools only."""
+    """A result of a provider-executed tool."""
 
     id: str
     name: str
@@ -219,19 +219,20 @@ class GeneratedFile(msgspec.Struct, frozen=True):
 
 
 class UsageUpdate(msgspec.Struct, frozen=True):
-    """A cumulative snapshot, at any time: an interrupted step still has usage."""
+    """A cumulative snapshot, sent at any time, so that an interrupted step still has usage."""
 
     usage: Usage
 
 
-# What `Finish.meta["stop_reason"]` says, on every wire, when calls hide from `reason` that the output limit struck.
+# The value of `Finish.meta["stop_reason"]` on every wire when `reason` is `tool_calls` but the output limit was hit.
 HIT_LIMIT = "max_tokens"
 
 
 class Finish(msgspec.Struct, frozen=True):
-    """The end of an answer. With local calls the reason is `tool_calls` whatever the wire said, unless it was filtered.
+    """The end of an answer. With local calls the reason is `tool_calls` whatever the wire reported, unless it was
+    filtered.
 
-    A call that the limit or a filter cut off in its input has no `ToolCall`: only what was shown of it is left.
+    A call whose input the limit or a filter cut off has no `ToolCall`: only the input that was shown remains.
     """
 
     reason: FinishReason
@@ -270,7 +271,7 @@ StreamPart: TypeAlias = (
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool that runs on our side. `input_schema` is a JSON schema of an object."""
+    """A tool that Rookery runs. `input_schema` is a JSON schema of an object."""
 
     name: str
     description: str
@@ -289,7 +290,7 @@ class WebSearch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JsonFormat(msgspec.Struct, frozen=True):
-    """Ask for an answer that is one JSON object of this schema."""
+    """Request an answer that is one JSON object of this schema."""
 
     name: str
     schema: Mapping[str, Any]
@@ -298,7 +299,8 @@ class JsonFormat(msgspec.Struct, frozen=True):
 class Call(msgspec.Struct, frozen=True, kw_only=True):
     """One request to a model. `options` are those of the wire (its module has the struct).
 
-    `drop_stale_thinking` and `plain_history` are set by the replay ladder, or by who knows that a prefix changed.
+    `drop_stale_thinking` and `plain_history` are set by the replay ladder, or by a caller that knows of a changed
+    prefix.
     """
 
     prompt: Prompt
@@ -316,14 +318,14 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     effort: Effort | None = None
     options: msgspec.Struct | None = None
     headers: Mapping[str, str] = {}
-    chat_id: str | None = None  # whose history this is: troubles with it are remembered, and not met twice
+    chat_id: str | None = None  # the chat of this history: its refusals are remembered, and not repeated
     cache_key: str | None = None  # the root chat's id: providers that shard caches keep one chat together
     drop_stale_thinking: bool = False
     plain_history: bool = False
 
 
 class Thinking(msgspec.Struct, frozen=True, kw_only=True):
-    """Which forms of thinking a model accepts, and whether it thinks unasked."""
+    """The forms of thinking a model accepts, and whether it thinks by default."""
 
     adaptive: bool = False
     budget: bool = False
@@ -334,7 +336,7 @@ class Thinking(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model can do. The defaults are the conservative ones for a model nobody knows."""
+    """The capabilities of a model. The defaults are the conservative ones for an unknown model."""
 
     max_output: int | None = None
     thinking: Thinking = Thinking()
@@ -348,14 +350,15 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     media_types: tuple[str, ...] = ()  # exact types, or `image/*`
 
     def accepts(self, media_type: str) -> bool:
-        """Whether a file of this type can be sent as such. Parameters (`; charset=...`) do not count."""
+        """Return whether a file of this type can be sent as it is. Parameters (`; charset=...`) are ignored."""
         plain = media_type.partition(";")[0].strip().lower()
         family = plain.partition("/")[0] + "/*"
         return plain in self.media_types or family in self.media_types or "*/*" in self.media_types
 
 
 class LanguageModel(Protocol):
-    """A wrapper (debug recorder, spend meter) keeps all of these; the wire is decided once, at construction."""
+    """A model that can be called. A wrapper (debug recorder, spend meter) keeps all of these attributes; the wire is
+    fixed at construction."""
 
     provider_id: UUID
     provider_type: str

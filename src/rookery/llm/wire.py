@@ -1,7 +1,7 @@
-"""What a wire is: a pure builder of requests and a pure fold over events. The driver in `model` does the rest.
+"""The interface of a wire: a pure builder of requests and a pure fold over events. The driver in `model` does the rest.
 
-One `Fold` reads one response. It never does I/O and never raises on what a server sends: the unknown is kept or
-ignored, the broken ends in a `StreamError` part.
+One `Fold` reads one response. It never does I/O and never raises on what a server sends: unknown data is kept or
+ignored, broken data ends in a `StreamError` part.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from rookery.llm.types import Call, CallWarning, StreamPart, Wire
 
 
 class PromptInvalid(ValueError):
-    """The prompt breaks a rule of the wire: a bug in what built it. Such a request is never sent."""
+    """Raised when the prompt breaks a rule of the wire: a bug in the code that built it. Such a request is never
+    sent."""
 
 
 class Event(msgspec.Struct, frozen=True):
-    """One server-sent event. `name` is empty when the server sent none; `data` is not decoded yet."""
+    """One server-sent event. `name` is empty if the server sent none; `data` is not decoded yet."""
 
     name: str
     data: bytes
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What to send. `path` is relative to the base URL; authentication is added by the driver.
+    """A request to send. `path` is relative to the base URL; the driver adds the authentication.
 
-    `broken_prefix` is the fingerprint of the newest answer, when this request no longer has that prefix.
-    `drops_stale_thinking`: the provider is told to drop thinking whose prefix changed, or is not shown it.
+    `broken_prefix` is the fingerprint of the newest answer, if this request no longer has that prefix.
+    `drops_stale_thinking`: the provider is asked to drop thinking whose prefix changed, or that thinking is not sent.
     """
 
     path: str
@@ -44,35 +45,36 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fold(Protocol):
-    """Folds the events of one response into parts. After a terminal part it is not asked again."""
+    """Folds the events of one response into parts. It must not be used after a terminal part."""
 
     @property
     def unknown(self) -> Mapping[str, int]:
-        """How many events were ignored because nobody knows their types, by type."""
+        """The number of events that were ignored because their types are unknown, by type."""
         ...
 
     def start(self, request_id: str | None, hide: Hide = by_look) -> None:
-        """The answer is 200; its headers named this request. What errors quote passes `hide` before it is cut."""
+        """Start an answer of status 200; its headers named this request. Text that errors quote passes `hide` before
+        it is cut."""
         ...
 
     def feed(self, event: Event) -> Sequence[StreamPart]: ...
 
     def whole(self, body: bytes) -> Iterable[StreamPart]:
-        """A server that ignored `stream` and answered with one JSON document; ends with a terminal part."""
+        """Read the JSON document of a server that ignored `stream`; ends with a terminal part."""
         ...
 
     def end(self) -> Iterable[StreamPart]:
-        """The stream is over without a terminal part so far; ends with one."""
+        """End a stream that had no terminal part so far; ends with one."""
         ...
 
 
 class WireFormat(Protocol):
-    """One provider's wire, configured for one provider row and model."""
+    """The wire of one provider, configured for one provider row and model."""
 
     wire: Wire
 
     def build(self, call: Call, past: Past | None = None) -> Request:
-        """The request. `past` is of this wire and chat; the bytes are the same without it, and take longer."""
+        """Build the request. `past` is of this wire and chat; without it the bytes are the same, but take longer."""
         ...
 
     def fold(self, call: Call) -> Fold: ...

@@ -1,4 +1,4 @@
-"""The parts of a prompt's message as content blocks of the Messages API, and which of them belong together."""
+"""The parts of a prompt message as content blocks of the Messages API, and the pairing of calls and results."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ Json: TypeAlias = dict[str, Any]
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 _DOCUMENT_TITLE = re.compile(r"[^A-Za-z0-9\-()\[\]]+")
 
-# For blocks that come back from the database, which does not keep the order of keys.
+# For blocks loaded from the database, which does not keep the order of keys.
 _sorted_encoder = msgspec.json.Encoder(decimal_format="number", order="sorted")
 
 Kind: TypeAlias = Literal["plain", "thinking", "call", "result", "server_call", "server_result", "unknown"]
 
 
 class Block(msgspec.Struct, frozen=True):
-    """One content block. `id` pairs calls and results; `text` is what remains of a result that lost its call."""
+    """One content block. `id` pairs calls and results; `text` replaces a result that lost its call."""
 
     kind: Kind
     json: Json
@@ -48,7 +48,7 @@ class Block(msgspec.Struct, frozen=True):
 
 
 def blocks_of(message: PromptMessage, *, plain: bool, keep_thinking: bool) -> Iterator[Block]:
-    # What the provider executed itself it takes back from any of its models; the rest only the same family does.
+    # The provider accepts its own executed calls back for any of its models; the rest only for the same family.
     is_faithful = message.is_native and not plain
     for part in message.parts:
         match part:
@@ -80,7 +80,7 @@ def _raw(meta: Meta | None) -> Json | None:
 
 
 def _stable(raw: Json) -> Json:
-    """A kept block with its keys in a fixed order. Only the outermost level stays open, for the cache mark."""
+    """Return a stored block with its keys in a fixed order. Only the outermost level stays open, for the cache mark."""
     return {
         key: raw[key] if isinstance(raw[key], str) else Raw(_sorted_encoder.encode(raw[key])) for key in sorted(raw)
     }
@@ -95,7 +95,7 @@ def _thinking(part: PromptReasoning) -> Iterator[Block]:
 
 
 def _server_block(part: PromptCall | PromptResult) -> Iterator[Block]:
-    """From the block that was kept. A result without one has no pair, and becomes text where pairs are repaired."""
+    """Return the block that was stored. A result without one has no pair, and becomes text when pairs are repaired."""
     raw = _raw(part.meta) or {}
     kind = str(raw.get("type"))
     if isinstance(part, PromptResult):

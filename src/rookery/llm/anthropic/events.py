@@ -1,6 +1,6 @@
-"""The events of an Anthropic Messages stream as structs, as far as they are read, and their decoders.
+"""The events of an Anthropic Messages stream as structs, limited to the fields that are read, and their decoders.
 
-Fields that are absent stay None: they keep what earlier events said. Unknown fields are ignored.
+Absent fields stay None: the values of earlier events remain valid. Unknown fields are ignored.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 
 class Delta(msgspec.Struct, gc=False):
-    """Every kind of delta in one struct: the kinds differ in one field, and an unknown kind must not fail."""
+    """All kinds of deltas in one struct: they differ in one field, and an unknown kind must not fail."""
 
     type: str
     text: str = ""

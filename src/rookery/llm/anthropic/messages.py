@@ -1,8 +1,8 @@
-"""A prompt as the `system` and `messages` of an Anthropic Messages request.
+"""The prompt as the `system` and `messages` of an Anthropic Messages request.
 
-Every block is encoded here, once: its bytes go into the body and into the running hash that tells whether the prefix of
-an earlier answer is still the same. Cache marks are not hashed, because they move with every step. What no later
-message can change any more is settled, and kept for the next request of the chat.
+Every block is encoded here, once: its bytes go into the body and into the running hash that shows whether the prefix of
+an earlier answer is unchanged. Cache marks are not hashed, because they move with every step. Messages that no later
+message can change are settled, and cached for the next request of the chat.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from rookery.llm.wire import PromptInvalid
 
 Json: TypeAlias = dict[str, Any]
 
-# What a request needs and a chat does not have: a first word of the user, and a last one.
+# Fillers for what a request needs and a chat may lack: a first and a last user message.
 OPENING = "(The conversation starts here.)"
 GO_ON = "Continue."
-# Chosen: what a message takes in memory besides its bytes.
+# Chosen: the memory of a message besides its bytes.
 _OBJECT_BYTES = 500
 
 _encoder = msgspec.json.Encoder(decimal_format="number")
 
 
 class Sent(msgspec.Struct, frozen=True, kw_only=True):
-    """What goes into the body, and what was found on the way.
+    """The content of the body, and the findings from writing it.
 
-    `breaks` counts the answers with thinking whose prefix is not what it was when they were given; `broken_prefix` is
-    what the newest answer was given for, if that is no longer its prefix.
+    `breaks` counts the answers with thinking whose prefix has changed since they were given; `broken_prefix` is the
+    prefix of the newest answer, if it has changed.
     """
 
     system: list[Raw]
@@ -47,9 +47,9 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Row(msgspec.Struct, frozen=True):
-    """A message of the prompt and its blocks. Rows of one side that stand together become one message.
+    """A message of the prompt and its blocks. Adjacent rows of one side become one message.
 
-    `place` is its number among what was said, -1 for what was never said.
+    `place` is its number among the messages of the chat, -1 for a filler.
     """
 
     message: PromptMessage
@@ -63,7 +63,7 @@ class _Row(msgspec.Struct, frozen=True):
         return any(block.kind == kind for block in self.blocks)
 
     def is_sure(self) -> bool:
-        """Whether something of it is sent whatever comes behind it: only what the provider executed depends on that."""
+        """Whether a part of it is sent whatever follows: only provider-executed parts depend on what follows."""
         return any(block.kind not in ("server_call", "server_result") for block in self.blocks)
 
 
@@ -72,7 +72,7 @@ class _Turn(msgspec.Struct, frozen=True):
     rows: list[_Row]
 
     def blocks(self) -> list[Block]:
-        """In sending order: the API wants the results of tools before anything else a user says."""
+        """The blocks in sending order: the API wants tool results before other user content."""
         found = [block for row in self.rows for block in row.blocks]
         if self.role == "assistant":
             return found
@@ -88,9 +88,9 @@ def build(
     keep_thinking: bool = True,
     past: Past | None = None,
 ) -> Sent:
-    """System blocks and messages. `seed` is what else belongs to the prefix: the model and the tools.
+    """Return the system blocks and messages. `seed` is the rest of the prefix: the model and the tools.
 
-    `plain` leaves out reasoning and everything the provider executed itself.
+    `plain` leaves out reasoning and everything the provider executed.
     """
     system, said = _divided(prompt)
     head, variant = _encoder.encode([seed, system]), (plain, keep_thinking)
@@ -123,7 +123,7 @@ def build(
 
 
 def _divided(prompt: Prompt) -> tuple[list[Json], tuple[PromptMessage, ...]]:
-    """The system blocks, and what was said."""
+    """Return the system blocks and the messages of the conversation."""
     messages = prompt.messages
     system = [message for message in messages if message.role is Role.SYSTEM]
     said = messages[len(system) :]
@@ -136,14 +136,14 @@ def _divided(prompt: Prompt) -> tuple[list[Json], tuple[PromptMessage, ...]]:
     return [{"type": "text", "text": text} for text in texts if text], said
 
 
-# What is kept
+# Cached messages
 
 
 class _Settled:
-    """The first messages of a chat's requests, as bytes. Kept for the next request of the chat.
+    """The first messages of a chat's requests, as bytes. Cached for the next request of the chat.
 
-    `count` of the messages that were said are in here. The one behind them is an answer, and belongs to the prefix too:
-    it ends the turn before it, and tells which of the provider's calls before it were answered.
+    It holds `count` messages of the conversation. The message after them is an answer, and belongs to the prefix too:
+    it ends the turn before it, and shows which of the provider's calls before it have results.
     """
 
     __slots__ = ("_head", "_said", "call_ids", "count", "pairs", "written")
@@ -162,13 +162,13 @@ class _Settled:
         return self.written.size_bytes
 
     def begins(self, head: bytes, said: tuple[PromptMessage, ...]) -> bool:
-        # Messages are shared between the prompts of a chat, so that this compares identities.
+        # The prompts of a chat share their messages, so this compares identities.
         return _digest(head) == self._head and said[: len(self._said)] == self._said
 
     def settle(
         self, said: tuple[PromptMessage, ...], rows: Iterable[_Row], turns: Sequence[_Turn], *, border: int
     ) -> None:
-        """Take in the turns before the border. `rows` are those that the turns were made of."""
+        """Add the turns before the border. `rows` are the rows of these turns."""
         if not border:
             return
         self.written.add(turns[:border], set(), {})
@@ -181,10 +181,10 @@ class _Settled:
 
 
 def _find_border(turns: Sequence[_Turn]) -> int:
-    """How many of the turns are settled: those before an answer behind which the user spoke and was answered again.
+    """Return the number of settled turns: those before an answer after which the user wrote and was answered again.
 
-    The last answers and what the user said between them carry cache marks, and may still look different in the next
-    request. 0 when none are.
+    The last answers and the user messages between them carry cache marks, and may look different in the next request.
+    Return 0 if no turn is settled.
     """
     answers = [number for number, turn in enumerate(turns) if turn.role == "assistant"]
     heard = max((number for number in range(answers[-1]) if turns[number].role == "user"), default=0) if answers else 0
@@ -195,7 +195,7 @@ def _find_border(turns: Sequence[_Turn]) -> int:
 
 
 def _holds_marks(turns: Sequence[_Turn]) -> bool:
-    """Whether all blocks to mark are in these turns, which are not the first ones."""
+    """Return whether all blocks to mark are in these turns, which are not the first ones."""
     answers = [number for number, turn in enumerate(turns) if turn.role == "assistant"]
     return bool(answers) and any(turn.role == "user" for turn in turns[: answers[-1]])
 
@@ -204,7 +204,7 @@ def _holds_marks(turns: Sequence[_Turn]) -> bool:
 
 
 class _ServerPairs:
-    """Pairs of calls and results that are valid: the result follows its call, at most one answer later."""
+    """The valid pairs of calls and results: the result follows its call, at most one answer later."""
 
     __slots__ = ("_answered", "_answers", "_calls")
 
@@ -219,7 +219,7 @@ class _ServerPairs:
         return copied
 
     def add(self, blocks: Iterable[Block]) -> set[int]:
-        """Take in the next answer; the identities of the blocks of pairs that it completes."""
+        """Add the next answer. Return the identities of the blocks of the pairs that it completes."""
         valid: set[int] = set()
         number = self._answers
         self._answers += 1
@@ -237,7 +237,7 @@ class _ServerPairs:
 def _read(
     said: Sequence[PromptMessage], settled: _Settled, *, plain: bool, keep_thinking: bool
 ) -> tuple[list[_Row], list[_Turn] | None]:
-    """The rows behind what is settled, and the turns they make; None when only a plain history can be sent."""
+    """Return the rows after the settled ones, and their turns; None if only a plain history can be sent."""
     rows = [
         _Row(said[place], list(blocks_of(said[place], plain=plain, keep_thinking=keep_thinking)), place)
         for place in range(settled.count, len(said))
@@ -247,9 +247,9 @@ def _read(
 
 
 def _repair(rows: Sequence[_Row], pairs: _ServerPairs) -> list[_Row] | None:
-    """The rows with only valid pairs of provider-executed calls and results.
+    """Return the rows with only valid pairs of provider-executed calls and results.
 
-    None when that would change an answer whose thinking the provider still checks: then all of it has to go.
+    None if that would change an answer whose thinking the provider still checks: then all reasoning has to be left out.
     """
     answers = [row for row in rows if row.message.role is Role.ASSISTANT]
     valid: set[int] = set()
@@ -273,7 +273,7 @@ def _repair(rows: Sequence[_Row], pairs: _ServerPairs) -> list[_Row] | None:
 
 
 def _may_stay_open(newest: _Row, *, is_last: bool) -> bool:
-    """Whether the provider itself will finish a call that has no result yet: it does so in its next response."""
+    """Return whether the provider will finish a call without a result in its next response."""
     if not newest.message.is_whole:
         return False
     return newest.has("call") or (is_last and newest.message.finish_reason == "pause")
@@ -287,7 +287,7 @@ def _turns(rows: Iterable[_Row]) -> list[_Turn]:
     for row in rows:
         role: Literal["user", "assistant"] = "assistant" if row.message.role is Role.ASSISTANT else "user"
         last = turns[-1] if turns else None
-        # Two answers of which one is signed stay apart: what was signed must come back as it was.
+        # Two answers of which one is signed stay separate: a signed answer must be sent back unchanged.
         is_signed = role == "assistant" and (row.is_signed() or (last is not None and last.rows[-1].is_signed()))
         if last is not None and last.role == role and not is_signed:
             last.rows.append(row)
@@ -297,7 +297,8 @@ def _turns(rows: Iterable[_Row]) -> list[_Turn]:
 
 
 def _check_ends(turns: list[_Turn], *, is_start: bool) -> None:
-    """A request starts with the user and ends with the user, or with an answer that the provider paused."""
+    """Ensure that the request starts with the user and ends with the user, or with an answer that the provider
+    paused."""
     if not turns:
         raise PromptInvalid("The prompt has no message besides system messages.")
     if is_start and turns[0].role == "assistant":
@@ -308,7 +309,7 @@ def _check_ends(turns: list[_Turn], *, is_start: bool) -> None:
     if last.message.finish_reason != "pause":
         raise PromptInvalid("The prompt ends with an answer of the model, and that answer was not paused.")
     if not (last.has("server_call") or last.has("server_result")):
-        # Nothing is left of what was paused: an answer at the end would be taken for words put into the model's mouth.
+        # Nothing is left of the paused answer: an answer at the end would be read as a prefill.
         turns.append(_said(GO_ON))
 
 
@@ -318,7 +319,8 @@ def _said(text: str) -> _Turn:
 
 
 def _check_pairs(turns: Sequence[_Turn], settled: Set[str]) -> None:
-    """Every local call is answered in the message after it, every result answers one, every id is used once."""
+    """Ensure that every local call is answered in the message after it, every result answers one, and ids are
+    unique."""
     seen: set[str] = set()
     waiting: list[str] = []
     for turn in turns:
@@ -345,9 +347,9 @@ def _ids(turn: _Turn, kind: Kind) -> list[str]:
 
 
 def _marks(turns: Sequence[_Turn]) -> set[int]:
-    """The identities of the blocks to mark: where this request ends, and where the one before it ended.
+    """Return the identities of the blocks to mark: the end of this request, and the end of the one before it.
 
-    The latter so that the provider finds the cached prefix however many blocks came since.
+    With the second mark the provider finds the cached prefix however many blocks were added since.
     """
     answers = [number for number, turn in enumerate(turns) if turn.role == "assistant"]
     before = [turn for turn in turns[: answers[-1]] if turn.role == "user"] if answers else []
@@ -363,8 +365,8 @@ def _digest(head: bytes) -> bytes:
 
 
 class _Writing:
-    """Messages as sent, with the hash over their blocks, how many signed answers had another prefix when they were
-    given, and the newest answer's if it had."""
+    """Writes messages as bytes, with the hash over their blocks. Counts the signed answers whose prefix has changed,
+    and keeps the prefix of the newest answer if it has changed."""
 
     __slots__ = ("breaks", "broken", "has_thinking", "hash", "messages", "size_bytes")
 
@@ -387,7 +389,7 @@ class _Writing:
             content: list[Raw] = []
             self.messages.append({"role": turn.role, "content": content})
             self.size_bytes += _OBJECT_BYTES
-            # Row by row for answers, because each has a prefix of its own.
+            # Row by row for answers, because each has its own prefix.
             is_answer = turn.role == "assistant"
             groups = [(row, row.blocks) for row in turn.rows] if is_answer else [(turn.rows[0], turn.blocks())]
             for row, blocks in groups:

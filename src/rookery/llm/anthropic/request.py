@@ -1,8 +1,7 @@
-"""A `Call` as the body of an Anthropic Messages request: settings, thinking, tools; `messages` does the rest.
+"""The body of an Anthropic Messages request: settings, thinking and tools. `messages` encodes the history.
 
-Nothing is sent that the newest version of the API has removed or that the model is known to refuse: it is left out, and
-a warning says so. The body puts `messages` last: two requests of one chat then share their bytes up to the first new
-block.
+Fields that the newest version of the API has removed or that the model is known to refuse are left out with a warning.
+The body puts `messages` last: two requests of one chat then share their bytes up to the first new block.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ NEW_VERSION = "2026-10-21"
 
 DEFAULT_MAX_TOKENS = 32_000
 MIN_BUDGET = 1024
-# What a model may still say after it has thought as long as it was allowed to. Chosen.
+# Chosen: the room for the answer after a model has used its whole thinking budget.
 BUDGET_ROOM = 4096
 BUDGETS: Mapping[Effort, int] = {
     Effort.MINIMAL: 1024,
@@ -44,7 +43,7 @@ BINDING_BETA = "thinking-binding-controls-2026-08-01"
 
 
 class AnthropicOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings that only this wire has. `user_hash` stands for the owner and must not tell who that is."""
+    """Settings that only this wire has. `user_hash` stands for the owner and must not identify a person."""
 
     send_reasoning: bool = True
     budget_tokens: int | None = None
@@ -56,9 +55,9 @@ class AnthropicOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 def build(model: str, caps: Capabilities, call: Call, *, version: str, path: str, past: Past) -> Request:
-    """The request. Pure: same call, same bytes, whatever the past.
+    """Build the request. Pure: the same call gives the same bytes, whatever the past.
 
-    `PromptInvalid` when the prompt breaks the rules of this wire.
+    Raise `PromptInvalid` if the prompt breaks the rules of this wire.
     """
     options = call.options if isinstance(call.options, AnthropicOptions) else AnthropicOptions()
     notes = _Notes()
@@ -100,7 +99,7 @@ def build(model: str, caps: Capabilities, call: Call, *, version: str, path: str
 
 
 class _Notes:
-    """What of the call could not be said."""
+    """The settings of the call that could not be sent."""
 
     def __init__(self) -> None:
         self.items: list[CallWarning] = []
@@ -118,7 +117,7 @@ class _Notes:
 def choose_thinking(
     effort: Effort | None, caps: Capabilities, options: AnthropicOptions, notes: _Notes
 ) -> tuple[Json | None, Effort | None]:
-    """The `thinking` field and the effort to send (models.md, "Thinking and effort")."""
+    """Return the `thinking` field and the effort to send."""
     able = caps.thinking
     if not (able.adaptive or able.budget):
         if (effort or Effort.NONE) is not Effort.NONE or options.budget_tokens is not None:
@@ -158,12 +157,12 @@ def _switched_off(caps: Capabilities, notes: _Notes) -> tuple[Json | None, Effor
 
 
 def _adaptive(options: AnthropicOptions) -> Json:
-    # Named because the newer models leave the text out unless they are asked for it.
+    # Set explicitly because newer models leave the text out by default.
     return {"type": "adaptive", "display": options.thinking_display or "summarized"}
 
 
 def _budget(tokens: int, options: AnthropicOptions) -> Json:
-    # The models with budgets show their thinking unasked, and older gateways do not know `display`.
+    # Models with budgets show their thinking by default, and older gateways do not know `display`.
     shown = {"display": options.thinking_display} if options.thinking_display else {}
     return {"type": "enabled", "budget_tokens": max(tokens, MIN_BUDGET), **shown}
 
@@ -179,10 +178,11 @@ def _messages(
     notes: _Notes,
     past: Past,
 ) -> tuple[messages.Sent, Json | None, bool]:
-    """The messages, the `thinking` field, and whether stale thinking is dropped: by the provider, or here.
+    """Return the messages, the `thinking` field, and whether stale thinking is dropped, by the provider or here.
 
-    A model that binds thinking to its prefix refuses the request when the prefix changed, unless it is told to drop
-    what does not fit. Fields that cannot tell it so (`disabled`, `between_tools`) need messages without thinking.
+    A model that binds thinking to its prefix refuses the request when the prefix changed, unless the request asks it to
+    drop stale thinking. Thinking modes that cannot express this (`disabled`, `between_tools`) need messages without
+    thinking.
     """
 
     def made(keep_thinking: bool) -> messages.Sent:
@@ -209,7 +209,7 @@ def _messages(
 
 
 def _limits(call: Call, caps: Capabilities, thinking: Json | None) -> tuple[int, Json | None]:
-    """`max_tokens`, which has to hold the budget too; where the model ends earlier, the budget gives way."""
+    """Return `max_tokens`, which includes the budget; if the model's maximum is lower, the budget is reduced."""
     most = caps.max_output
     wanted = call.max_output_tokens or DEFAULT_MAX_TOKENS
     limit = wanted if most is None else min(wanted, most)
@@ -252,7 +252,7 @@ def _mark(options: AnthropicOptions) -> Mapping[str, str]:
 
 
 def _tools(call: Call, notes: _Notes) -> list[Json]:
-    """Ours by name, then the provider's: the order must not depend on who registered first."""
+    """Return our tools by name, then the provider's: the order must not depend on the order of registration."""
     tools = [_tool(tool) for tool in sorted(call.tools, key=lambda tool: tool.name)]
     return [*tools, _web_search(call.web_search, notes)] if call.web_search is not None else tools
 
@@ -270,7 +270,7 @@ def _web_search(search: WebSearch, notes: _Notes) -> Json:
     version = search.version or FIRST_WEB_SEARCH
     tool: Json = {"type": version, "name": "web_search"}
     if version != FIRST_WEB_SEARCH:
-        # The newer types may be called from code the provider runs, which is not switched on here.
+        # The newer types may be called from code that the provider runs, which is not enabled here.
         tool["allowed_callers"] = ["direct"]
     if search.allowed_domains:
         tool["allowed_domains"] = list(search.allowed_domains)

@@ -1,7 +1,7 @@
-"""Folds the events of an Anthropic Messages stream into parts.
+"""The fold of an Anthropic Messages stream into parts.
 
-Per token there is one typed decode and one struct. What this version does not know is kept: a block of an unknown type
-becomes reasoning without text whose `meta["raw"]` is the block, so that the next request can send it back.
+Per token there is one typed decode and one struct. Unknown data is kept: a block of an unknown type becomes reasoning
+without text whose `meta["raw"]` is the block, so that the next request can send it back.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from rookery.llm.types import (
 )
 from rookery.llm.wire import Event
 
-# A content block as it came: JSON of the provider, kept with its numbers as written.
+# A content block as received: JSON of the provider, with numbers kept as written.
 Block: TypeAlias = dict[str, Any]
 
 STOP_REASONS: Mapping[str, FinishReason] = {
@@ -55,13 +55,13 @@ STOP_REASONS: Mapping[str, FinishReason] = {
 }
 
 
-# Blocks inside of `message_start` have no index; theirs must not meet those of blocks that follow.
+# Blocks inside `message_start` have no index; theirs must not collide with those of later blocks.
 _EARLY = 1_000_000
 _CUT_SHORT = (FinishReason.LENGTH, FinishReason.CONTENT_FILTER)
 
 
 class _Open:
-    """A block that is still being written. `pieces` is the text, thinking or JSON so far, as far as it is needed."""
+    """A block that is still being written. `pieces` is the text, thinking or JSON so far, if it is needed."""
 
     __slots__ = ("block", "id", "kind", "pieces", "signature")
 
@@ -89,8 +89,8 @@ class AnthropicFold:
         self._has_started = False
         self._early: list[Block] = []
         self._has_local_calls = False
-        # The newest call. It is given out once something follows: the reason to stop, which comes last, may be that
-        # the limit struck in the middle of it.
+        # The newest call. It is emitted once something follows: the stop reason, which comes last, may be that the
+        # limit was hit in the middle of it.
         self._held: _Open | None = None
 
     def start(self, request_id: str | None, hide: error_bodies.Hide = error_bodies.by_look) -> None:
@@ -117,12 +117,12 @@ class AnthropicFold:
         return (StreamError(errors.truncated(self._provider)),)
 
     def _handler_of(self, event: Event) -> _Handler:
-        """For events without a name, which some gateways send, and for those nobody knows."""
+        """Return the handler for events without a name, which some gateways send, and for unknown events."""
         if event.data == DONE:
             return _nothing
         name = event.name or events.decode_named(event.data).type
         if not name and b'"error"' in event.data:
-            # Gateways of other makes fail in the form of their own wire.
+            # Some gateways report errors in the format of another wire.
             return AnthropicFold._on_error
         if name not in _HANDLERS:
             self.unknown[name] = self.unknown.get(name, 0) + 1
@@ -187,7 +187,7 @@ class AnthropicFold:
         if message.usage is not None:
             self._count(message.usage, is_start=True)
             parts.append(UsageUpdate(self._usage))
-        # Gateways that have the whole answer at once put it here.
+        # Gateways that have the complete answer from the start put it here.
         early = message.content if isinstance(message.content, list) else []
         self._early = [block for block in early if isinstance(block, dict)]
         if message.stop_reason:
@@ -195,7 +195,7 @@ class AnthropicFold:
         return parts
 
     def _read_early(self) -> Iterator[StreamPart]:
-        """Blocks that stood in the first event. Where blocks of their own follow, these have said it again."""
+        """Read the blocks of the first event. If content blocks follow, they repeat these."""
         early, self._early = self._early, []
         for number, block in enumerate(early):
             yield from self._begin(_EARLY + number, block)
@@ -274,7 +274,8 @@ class AnthropicFold:
                 yield ReasoningEnd(opened.id, {"raw": opened.block})
 
     def _release(self) -> Iterator[StreamPart]:
-        """The call that was held back. One that was cut off in its input, or before it, is not what the model meant."""
+        """Emit the call that was held back. A call whose input was cut off is dropped: it is not what the model
+        meant."""
         held, self._held = self._held, None
         if held is None or (self._reason() in _CUT_SHORT and not _is_whole(held)):
             return
@@ -282,7 +283,7 @@ class AnthropicFold:
         yield ToolCall(held.id, _text(held.block, "name"), _input(held))
 
     def _result(self, block: Block) -> Iterator[StreamPart]:
-        """A result of the provider's own tool: what it found as sources, then the whole of it."""
+        """Return the sources in a result of the provider's tool, then the complete result."""
         found = block.get("content")
         for item in found if isinstance(found, list) else [found]:
             yield from self._source_of(item)
@@ -296,7 +297,7 @@ class AnthropicFold:
         return () if citation is UNSET else tuple(self._source_of(events.decode_any(citation)))
 
     def _source_of(self, found: object) -> Iterator[StreamPart]:
-        """Where something was found, the first time it is named."""
+        """Return the source of a result or citation, the first time it is named."""
         if not isinstance(found, dict):
             return
         url = _text(found, "url")
@@ -329,9 +330,9 @@ class AnthropicFold:
         return STOP_REASONS.get(self._stop.stop_reason or "", FinishReason.OTHER)
 
     def _count(self, said: events.Usage, *, is_start: bool) -> None:
-        """Billed numbers replace earlier ones field by field; they may be the sum of several passes.
+        """Merge usage. Billed numbers replace earlier ones field by field; they may be the sum of several passes.
 
-        How full the window is, is what one pass read: the first event's numbers, unless later ones list the passes.
+        The context size is the input of one pass: the first event's numbers, unless later ones list the passes.
         """
         old = self._usage
         passes = [one for one in said.iterations or () if one.type == "message"]
@@ -349,7 +350,7 @@ class AnthropicFold:
             context_tokens=_newer(read, old.context_tokens),
         )
         total = sum(number or 0 for number in (made.input, made.cache_read, made.cache_write, made.output))
-        # All zero is how some gateways say that they do not count.
+        # Some gateways report zeros when they do not count.
         self._usage = msgspec.structs.replace(made, total=total) if total else Usage()
 
 
@@ -358,7 +359,7 @@ def _nothing(fold: AnthropicFold, data: bytes) -> Sequence[StreamPart]:
 
 
 _Handler: TypeAlias = Callable[[AnthropicFold, bytes], Sequence[StreamPart]]
-# Here and not in each fold: one that holds its own methods is left to the garbage collector.
+# At module level and not in each fold: an object that references its own methods is left to the garbage collector.
 _HANDLERS: Mapping[str, _Handler] = {
     "content_block_delta": AnthropicFold._on_delta,
     "content_block_start": AnthropicFold._on_start,
@@ -372,7 +373,8 @@ _HANDLERS: Mapping[str, _Handler] = {
 
 
 def _kind(block: Block) -> str:
-    """How a block is treated. Tools of the provider come and go; their blocks are told by how their types end."""
+    """Return how a block is treated. The provider's tools change; their blocks are recognized by the suffix of their
+    type."""
     name = _text(block, "type")
     if name in ("text", "thinking", "redacted_thinking", "tool_use"):
         return name
@@ -386,7 +388,7 @@ def _redacted(block: Block) -> Meta:
 
 
 def _input(opened: _Open) -> str:
-    """The input as the model wrote it; a gateway that does not stream it has put it into the first event."""
+    """Return the input as the model wrote it; a gateway that does not stream it sends it in the first event."""
     if opened.pieces:
         return "".join(opened.pieces)
     given = opened.block.get("input")
@@ -394,12 +396,13 @@ def _input(opened: _Open) -> str:
 
 
 def _is_whole(opened: _Open) -> bool:
-    """Whether the input of a call is there to its last brace. No input at all may be one that had not begun."""
+    """Return whether the input of a call is complete. Empty input may not have begun."""
     return is_json("".join(opened.pieces)) if opened.pieces else bool(opened.block.get("input"))
 
 
 def _raw_input(opened: _Open) -> object:
-    """The input for the kept block. Text that is no JSON stays text, by which the next request knows not to send it."""
+    """Return the input for the stored block. Text that is not JSON stays text, so the next request knows not to send
+    it."""
     text = _input(opened)
     try:
         return events.decode_any(text)
@@ -408,7 +411,7 @@ def _raw_input(opened: _Open) -> object:
 
 
 def _grow(block: Block, delta: Block) -> None:
-    """What an unknown delta adds to its block: text to text, lists to lists, all else replaces."""
+    """Apply an unknown delta to its block: append text to text and lists to lists, replace everything else."""
     for key, value in delta.items():
         if key == "type":
             continue
@@ -420,7 +423,7 @@ def _grow(block: Block, delta: Block) -> None:
 
 
 def _shown(found: object) -> object:
-    """A result without what only the provider can read: it would be stored, and sent to clients, a second time."""
+    """Return a result without the data only the provider can read, which would be stored and sent to clients twice."""
     if isinstance(found, list):
         return [_shown(item) for item in found]
     if isinstance(found, dict):

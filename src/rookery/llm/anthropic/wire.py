@@ -1,7 +1,5 @@
-"""The Anthropic Messages wire: how requests are made and answers are read.
-
-The builder is in `request` (settings) and `messages` (history), the fold in `stream`.
-"""
+"""The Anthropic Messages wire. The builder is in `request` (settings) and `messages` (history), the fold in
+`stream`."""
 
 from __future__ import annotations
 
@@ -21,12 +19,13 @@ DEFAULT_BASE_URL: Final = "https://api.anthropic.com"
 
 
 def default_version(base_url: str) -> str:
-    """The newest version for Anthropic itself; the first one for gateways, which lag. Both take what is sent here."""
+    """Return the newest version for Anthropic itself, the first one for gateways, which lag. Both accept these
+    requests."""
     return NEW_VERSION if urlsplit(base_url).hostname == urlsplit(DEFAULT_BASE_URL).hostname else OLD_VERSION
 
 
 class AnthropicFormat:
-    """The wire of one provider row and model. `provider` is how people call the provider; errors start with it."""
+    """The wire of one provider row and model. `provider` is its display name; errors start with it."""
 
     wire: Wire = "anthropic"
 
@@ -47,7 +46,7 @@ class AnthropicFormat:
         self._path = "/messages" if urlsplit(base_url).path.rstrip("/").endswith("/v1") else "/v1/messages"
 
     def build(self, call: Call, past: Past | None = None) -> Request:
-        """The request; `PromptInvalid` when the prompt breaks the rules of this wire."""
+        """Build the request. Raise `PromptInvalid` if the prompt breaks the rules of this wire."""
         return request.build(self._model, self._caps, call, version=self._version, path=self._path, past=past or Past())
 
     def fold(self, call: Call) -> AnthropicFold:

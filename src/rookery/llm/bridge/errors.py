@@ -1,7 +1,7 @@
-"""What a library raised, as a `ProviderError`: through the same table as every other wire.
+"""The mapping of pydantic-ai's exceptions to a `ProviderError`, through the same table as every other wire.
 
-The library's own categories count as codes. They know things the table cannot see: a provider whose refusal of a long
-prompt has words of its own, or a status that came over gRPC.
+The library's own categories count as codes. They cover cases the table cannot see: a provider with its own wording for
+a prompt that is too long, or a status that came over gRPC.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rookery.llm.error_bodies import Hide
 from rookery.llm.errors import Broken, Rule, TransportError
 from rookery.llm.types import ErrorKind, ProviderError
 
-# First match wins, so the narrow classes come first.
+# The first match wins, so the narrow classes come first.
 _CATEGORY_CODES: tuple[tuple[type[Exception], str], ...] = (
     (library.ModelQuotaExceededError, "billing_error"),
     (library.ModelContextWindowExceededError, "context_length_exceeded"),
@@ -47,16 +47,16 @@ _NO_CREDENTIALS = Rule(
     retry=False,
     message="No usable credentials for {provider}. Set a key on this provider, or sign the machine in.",
 )
-# A fault in a package stays one at the next try.
+# A bug in a package does not go away with a retry.
 _FAULTS = (TypeError, AttributeError, LookupError, AssertionError, ValueError)
 _CONNECTION_WORDS = ("timeout", "connect", "transport", "protocolerror", "streamerror")
-# Packages for one provider raise what they like, of no common class; this is how such classes are called.
+# Packages for one provider raise exceptions without a common class; these are the usual names of such classes.
 _SETTING_WORDS = ("configuration", "paramvalidation", "endpointresolution")
 _CREDENTIAL_WORDS = ("credential", "refresherror", "noregion", "token", "ssoerror")
 
 
 def explain(error: BaseException, *, provider: str, now: datetime, hide: Hide) -> ProviderError:
-    """What happened, for people and for the retry rule. Nothing of the text is shown before `hide` saw it."""
+    """Describe the failure for users and for the retry rule. Text is shown only after `hide`."""
     for cause in _chain(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
             return errors.from_transport(provider, TransportError(Broken.CERTIFICATE, str(cause)), hide=hide)
@@ -106,7 +106,7 @@ def _from_api_error(
         hide=hide,
     )
     if status is None and category is None and not codes and not rejected and not _is_known(told):
-        # No status, no code, no category, no word: a stream that broke off, or an answer that is no JSON.
+        # No status, code, category or known word: a stream that broke off, or an answer that is not JSON.
         return errors.unreadable(provider, text or error.message, hide=hide)
     changed = {"status": status} if rejected else {}
     return msgspec.structs.replace(told, code=told.code if codes else None, **changed)
@@ -121,12 +121,12 @@ def _category_code(error: Exception) -> str | None:
 
 
 def _bare_message(error: library.ModelAPIError) -> str:
-    """The message, where it says more than the status and the model, which stand beside it already."""
+    """Return the message if it adds to the status and the model, which are shown already."""
     return "" if isinstance(error, library.ModelHTTPError) else error.message
 
 
 def _read(body: object) -> tuple[tuple[object, ...], str]:
-    """Codes and text of a body: parsed already, as text, or in the envelope of a cloud's package."""
+    """Return the codes and text of a body: parsed already, as text, or in the envelope of a cloud's package."""
     if isinstance(body, str | bytes):
         return error_bodies.read_body(body.encode(errors="replace") if isinstance(body, str) else body, "")
     if not isinstance(body, Mapping):
@@ -150,7 +150,7 @@ def _broken(reason: Broken, error: BaseException, *, provider: str, hide: Hide) 
 
 
 def _from_stranger(error: BaseException, *, provider: str, hide: Hide) -> ProviderError:
-    """An exception of a package below the library. The name of its class is the only thing known to be harmless."""
+    """Describe an exception of a package below the library. Only the name of its class is known to be harmless."""
     names = " ".join(cls.__name__.lower() for cls in type(error).__mro__)
     detail = f"{type(error).__name__}: {error}"
     if any(word in names for word in _CREDENTIAL_WORDS):

@@ -1,7 +1,7 @@
-"""One question to a pydantic-ai model and its answer, as parts.
+"""One request to a pydantic-ai model and its answer, as parts.
 
-Everything the library raises is caught here, at its three doors (open, next event, close), and nowhere else: a fault of
-our own code is never told as one of the provider.
+All exceptions of the library are caught here, at its three entry points (open, next event, close), and nowhere else: a
+bug in our own code is never reported as an error of the provider.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ log = get_logger("llm.bridge")
 
 KeepOpen: TypeAlias = Callable[[Provider[Any]], Awaitable[None]]
 
-# Chosen: who closes a stream waits for it; a library that hangs on the way out is left behind.
+# Chosen: the caller waits while a stream closes; a library that hangs on closing is left behind.
 CLOSE_SECONDS = 0.9
-# Chosen: more streams than a replica runs. A stream of Bedrock holds a thread while it waits; with the usual 40 the
-# next one would wait for it, and so would everything else in this process that uses threads.
+# Chosen: more streams than a replica runs. A Bedrock stream holds a thread while it waits; with the default of 40 the
+# next one would wait for it, and so would all other users of threads in this process.
 THREADS = 500
 
 
 class Bridged:
-    """A library's model with what is needed to talk to it."""
+    """A model of the library with everything needed to call it."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Bridged:
         return request.build(call, self._model, caps=self._caps, headers=self._headers, read_seconds=self._read_seconds)
 
     async def answer(self, built: BridgeRequest) -> AsyncGenerator[StreamPart, None]:
-        """The parts of one request, but its warnings; the last is terminal."""
+        """Yield the parts of one request, without its warnings; the last is terminal."""
         exchange = _Exchange(self._model, built, self._keep_open)
         fold = BridgeFold(self._provider)
         try:
@@ -92,7 +92,7 @@ class Bridged:
 
 
 class _Failed(Exception):
-    """The library raised `cause`."""
+    """Raised when the library raised `cause`."""
 
     def __init__(self, cause: BaseException) -> None:
         self.cause = cause
@@ -129,7 +129,7 @@ class _Exchange:
         return self._response
 
     async def next_event(self) -> ModelResponseStreamEvent | None:
-        """The next event; None when there are no more."""
+        """Return the next event; None if there are no more."""
         assert self._events is not None, "The exchange was not opened."
         try:
             with responses.noted(self._responses):
@@ -141,11 +141,11 @@ class _Exchange:
             raise _failed(error) from None
 
     async def close(self) -> None:
-        """Ends the request, whatever state it is in. Never raises but `CancelledError`, and takes a second at most."""
+        """End the request in any state. Raises only `CancelledError`, and takes at most a second."""
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 if self._response is not None and not self._is_done:
-                    # Without it, leaving the context is all a model offers.
+                    # Without it, leaving the context is the only way to end the request.
                     with suppress(NotImplementedError):
                         await self._response.cancel()
                 await responses.close_all(self._responses)
@@ -155,7 +155,8 @@ class _Exchange:
 
 
 def _failed(error: BaseException) -> _Failed:
-    """What to raise instead. A cancellation of this task goes through; one of the socket alone is a broken stream."""
+    """Return the exception to raise instead. A cancellation of this task passes; one of the socket is a broken
+    stream."""
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
         if task is None or task.cancelling():

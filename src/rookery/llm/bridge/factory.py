@@ -1,7 +1,7 @@
-"""Which model of pydantic-ai belongs to a provider row, and how it is made with that row's key and address.
+"""The factory of pydantic-ai models: the model for a provider row, with the key and address of that row.
 
-Providers are kept between calls, one for each key and address: each has connections of its own. Nothing here imports
-the library before a model is made.
+Providers are kept between calls, one for each key and address: each has its own connections. Nothing here imports the
+library before a model is made.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from pydantic_ai.providers import Provider
 
 EXTRA = "rookery[bridge]"
-# Chosen: far more providers and keys than a deployment has in use at a time.
+# Chosen: far more providers and keys than a deployment uses at a time.
 MAX_KEPT = 64
-# These name the library's provider by themselves; a `bridge` row has it in the model's name, `groq:llama-3.3-70b`.
+# These determine the library's provider; a `bridge` row has it in the model's name, `groq:llama-3.3-70b`.
 _KINDS: Mapping[str, str] = {ProviderType.GOOGLE: "google", ProviderType.BEDROCK: "bedrock"}
 _GOOGLE_KEYS = ("GOOGLE_API_KEY", "GEMINI_API_KEY")
 _ACCESS_KEY_STARTS = ("AKIA", "ASIA")
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """Whom to ask, and as whom. `kind` is the library's name of the provider."""
+    """The provider to call and its credentials. `kind` is the library's name of the provider."""
 
     kind: str
     key: SecretStr | None
@@ -52,7 +52,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BridgeClients:
-    """All providers of the library that this process talks to. Models made without it connect anew for every call."""
+    """All providers of the library that this process uses. Models made without it open new connections for every
+    call."""
 
     def __init__(self, *, max_kept: int = MAX_KEPT) -> None:
         self._max_kept = max_kept
@@ -69,7 +70,7 @@ class BridgeClients:
             return self._kept[target]
 
     async def keep_open(self, provider: Provider[Any]) -> None:
-        """Hold the provider's connections until it is pushed out or all is closed. Streams hold them too."""
+        """Hold the provider's connections until it is evicted or everything is closed. Streams hold them too."""
         with self._lock:
             is_known = any(kept is provider for kept in self._kept.values())
             is_new = is_known and id(provider) not in self._entered
@@ -110,11 +111,11 @@ def bridge_model(
     clock: Clock | None = None,
     stats: ModelStats | None = None,
 ) -> BridgeModel:
-    """The model of one provider row. Cheap and never fails: what cannot be made is told by its first call.
+    """Return the model of one provider row. Cheap and never fails: the first call reports what cannot be made.
 
-    `provider_name` is how people call the provider. Without a key the library looks for the machine's own credentials.
+    `provider_name` is the display name. Without a key the library looks for the machine's own credentials.
     """
-    # Keys are pasted, and line breaks come along.
+    # Pasted keys often end with a line break.
     plain_key = None if key is None else key.reveal().strip()
     secrets = () if plain_key is None else (plain_key, *plain_key.split(":"))
 
@@ -211,13 +212,13 @@ def _build(
     except UserError as error:
         _explain_refusal(target, str(error))
     except Exception as error:
-        # Packages for one provider have their own ways to say that credentials or settings are wrong.
+        # Packages for one provider have their own exceptions for wrong credentials or settings.
         _explain_refusal(target, f"{type(error).__name__}: {error}")
 
 
 def _kind_and_name(provider_type: str, model: str, *, key: SecretStr | None) -> tuple[str, str]:
     if provider_type == ProviderType.GOOGLE and key is None and not any(map(os.environ.get, _GOOGLE_KEYS)):
-        # What else a machine has are credentials of Google Cloud; the other endpoint knows keys only.
+        # Other credentials of a machine are those of Google Cloud; the other endpoint accepts only keys.
         return "google-cloud", model
     if provider_type in _KINDS:
         return _KINDS[provider_type], model
@@ -268,13 +269,14 @@ def _make_provider(target: Target) -> Provider[Any]:
 
 
 def _at_address(provider: Provider[Any], base_url: str, *, kind: str) -> Provider[Any]:
-    """A provider that knows one address only, with its client sent to another: a gateway, or a server of one's own."""
+    """Return a provider that supports only one address, with its client pointed at another: a gateway or a private
+    server."""
     client = provider.client
     if hasattr(client, "base_url"):
         client.base_url = base_url
         return provider
     if hasattr(client, "_client_wrapper"):
-        # The package for Cohere takes an address when a client is made, and the library makes it.
+        # The Cohere package takes an address when its client is made, and the library makes it.
         client._client_wrapper._base_url = base_url
         if provider.base_url == base_url:
             return provider
@@ -282,7 +284,7 @@ def _at_address(provider: Provider[Any], base_url: str, *, kind: str) -> Provide
 
 
 def _bedrock_options(target: Target) -> dict[str, Any]:
-    """A key is a Bedrock API key, or `access key id:secret` with a session token behind it where there is one."""
+    """Read the key: a Bedrock API key, or `access key id:secret`, with a session token after it if there is one."""
     options: dict[str, Any] = {
         "region_name": target.region or _region_in(target.base_url),
         "base_url": target.base_url,
@@ -299,7 +301,7 @@ def _bedrock_options(target: Target) -> dict[str, Any]:
 
 
 def _region_in(base_url: str | None) -> str | None:
-    """The region that the usual address names: `bedrock-runtime.eu-central-1.amazonaws.com`."""
+    """Return the region in the usual address: `bedrock-runtime.eu-central-1.amazonaws.com`."""
     host = urlsplit(base_url or "").hostname or ""
     pieces = host.split(".")
     is_usual = len(pieces) > 3 and pieces[0].startswith("bedrock-runtime") and "amazonaws" in pieces
@@ -307,7 +309,7 @@ def _region_in(base_url: str | None) -> str | None:
 
 
 def _without_retries(provider: Provider[Any]) -> Provider[Any]:
-    """The package for AWS tries again by itself, and takes no word about it with a request."""
+    """Disable the retries of the AWS package, which cannot be disabled per request."""
     service = "bedrock-runtime"
     provider.client.meta.events.unregister(f"needs-retry.{service}", unique_id=f"retry-config-{service}")
     return provider

@@ -1,7 +1,7 @@
-"""A prompt as the messages of pydantic-ai.
+"""The prompt as messages of pydantic-ai.
 
-System texts go to the front, as every provider takes them there. The library's own preparation of messages is not
-used: it escapes tags in what tools returned, and a model must see a file as it is.
+System texts go first, where every provider accepts them. The library's own preparation of messages is not used: it
+escapes tags in tool results, and a model must see a file as it is.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _PAUSED = "pause"
 
 
 def history(call: Call, model: Model, *, caps: Capabilities, warnings: list[CallWarning]) -> list[ModelMessage]:
-    """All messages, in order. What a model cannot read is replaced by a sentence, and told in `warnings`."""
+    """Return all messages, in order. Content a model cannot read is replaced by a sentence, and noted in `warnings`."""
     return _History(call, model, caps=caps, warnings=warnings).build()
 
 
@@ -79,7 +79,7 @@ class _History:
         return self._built
 
     def _say(self, parts: list[ModelRequestPart]) -> None:
-        """Neighbours are one request: several providers insist that the roles take turns."""
+        """Add a message. Neighbors become one request: several providers require that the roles alternate."""
         if not parts:
             return
         if self._built and isinstance(last := self._built[-1], ModelRequest):
@@ -97,7 +97,7 @@ class _History:
             last = ModelResponse(
                 parts=parts,
                 model_name=self._model.model_name,
-                # Who wrote a row is known before a prompt is made; what came here with its opaque data is the
+                # The author of a row is checked before a prompt is made; opaque data that arrives here is the
                 # provider's own.
                 provider_name=self._model.system,
                 canonical_system=self._model.canonical_system,
@@ -105,7 +105,7 @@ class _History:
             self._built.append(last)
         last.state = "suspended" if message.finish_reason == _PAUSED and message.is_native else "complete"
 
-    # What people and tools say
+    # Messages of users and tools
 
     def _user_parts(self, message: PromptMessage) -> list[ModelRequestPart]:
         content: list[UserContent] = []
@@ -163,7 +163,7 @@ class _History:
         except (binascii.Error, ValueError):
             return None
 
-    # What the model said
+    # Messages of the model
 
     def _answer_parts(self, message: PromptMessage) -> list[ModelResponsePart]:
         keeps_meta = message.is_native and not self._call.plain_history
@@ -189,13 +189,13 @@ class _History:
                 case PromptResult() if part.id in native:
                     built.append(provider_meta.native_return(part, meta))
                 case PromptResult(provider_executed=True, text=text) if text.strip():
-                    # A call without its result says nothing; a result without its call still does.
+                    # A call without its result has no content to send; a result without its call has.
                     built.append(TextPart(text))
         return built
 
 
 class _Ids:
-    """Call ids in the form a model takes: some want exactly so many letters and digits."""
+    """Call ids in the form a model accepts: some require a fixed number of letters and digits."""
 
     def __init__(self, length: int | None) -> None:
         self._length = length
@@ -237,7 +237,7 @@ def _plain_type(media_type: str) -> str:
 
 
 def _native_pairs(message: PromptMessage) -> frozenset[str]:
-    """Calls of the provider's own tools that stand here with their result, both as it wrote them."""
+    """Return the provider-executed calls that have their result here, both as the provider wrote them."""
     open_calls: set[str] = set()
     pairs: set[str] = set()
     for part in message.parts:

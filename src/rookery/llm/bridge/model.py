@@ -1,7 +1,7 @@
 """A `LanguageModel` over a model of pydantic-ai.
 
-Nothing here imports the library: the first call does, in a thread, because importing it and a provider's package takes
-longer than the event loop may stand still.
+Nothing here imports the library: the first call does, in a thread, because importing it and a provider's package would
+block the event loop for too long.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
 log = get_logger("llm.bridge")
 
-# Chosen: the silence guard of the loop ends a quiet stream first; this only keeps a dead socket from staying for ever.
+# Chosen: the silence guard of the loop ends a quiet stream first; this only keeps a dead socket from staying forever.
 READ_SECONDS = 660.0
 
 
 class CannotBuild(LlmError):
-    """There is no model to ask, for a reason a person can act on: `error` says which."""
+    """Raised when there is no model to call, for a reason the administrator can fix: `error` names it."""
 
     def __init__(self, error: ProviderError) -> None:
         self.error = error
@@ -55,8 +55,8 @@ class CannotBuild(LlmError):
 class BridgeModel:
     """One provider row and model. `build` makes the library's model; it may raise `CannotBuild`, and runs in a thread.
 
-    `secrets` are values that must not appear in an error, whoever quotes them. `keep_open` is asked before every call
-    to hold the connections of the provider for the next one.
+    `secrets` are values that must not appear in an error. `keep_open` is called before every call, to hold the
+    connections of the provider for the next one.
     """
 
     wire: Wire = "bridge"
@@ -96,7 +96,7 @@ class BridgeModel:
         return f"BridgeModel({self.model!r}, provider {self.provider_id})"
 
     async def stream(self, call: Call) -> AsyncGenerator[StreamPart, None]:
-        """See `LanguageModel`. Closing the generator closes the library's stream, and waits a second at most for it."""
+        """See `LanguageModel`. Closing the generator closes the library's stream, and waits at most a second for it."""
         bridged = await self._ready()
         if isinstance(bridged, ProviderError):
             yield StreamError(bridged)
@@ -113,7 +113,7 @@ class BridgeModel:
                             again = self._repaired(call, part.error, is_repaired=is_repaired)
                             if again is not None:
                                 break
-                        # From here on the consumer has seen something: no second answer may follow.
+                        # From here on the consumer has seen output: no second answer may follow.
                         is_started = True
                         if request.warnings:
                             yield Warnings(request.warnings)
@@ -151,9 +151,9 @@ class BridgeModel:
         return hide_secrets(text, self._secrets)
 
     def _repaired(self, call: Call, error: ProviderError, *, is_repaired: bool) -> Call | None:
-        """The call with a history that any provider accepts: paired, and without reasoning or opaque data.
+        """Return the call with a history that any provider accepts: paired, and without reasoning or opaque data.
 
-        One rung does for all faults: what a library does with one signature more or less is not ours to know.
+        One rung serves all faults: how a library handles a missing signature is unknown here.
         """
         fault = error.replay_fault
         if fault is None:

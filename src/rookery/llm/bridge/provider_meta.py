@@ -1,7 +1,7 @@
-"""What a provider wants to see again with a part: kept as `meta` when a part arrives, put back when it is replayed.
+"""Opaque provider data of a part: stored as `meta` when a part arrives, restored when it is replayed.
 
-`provider_name` says whose it is; the library sends opaque data back to nobody else. `raw` is the whole of a call or
-result of the provider's own tools.
+`provider_name` names its origin; the library sends opaque data only to that provider. `raw` is the complete call or
+result of a provider-executed tool.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from rookery.domain.chat.prompt_parts import Meta, PromptCall, PromptResult
 _numbers = msgspec.json.Encoder(decimal_format="number")
 
 
-# Keeping
+# Storing
 
 
 def meta_of(part: TextPart | ThinkingPart | ToolCallPart | NativeToolCallPart | None) -> Meta | None:
-    """None when the provider put nothing on the part that it would miss."""
+    """Return the data that the provider needs back with the part; None if there is none."""
     if part is None or not part.provider_name:
         return None
     kept = {
@@ -54,16 +54,16 @@ def _named(part: NativeToolCallPart | NativeToolReturnPart) -> Meta:
     return {} if part.provider_name is None else {"provider_name": part.provider_name}
 
 
-# Putting back
+# Restoring
 
 
 def is_proven(meta: Meta) -> bool:
-    """Reasoning without anything of the provider's on it would go out as if the model had said it aloud."""
+    """Return whether reasoning carries provider data. Without it, the reasoning would be sent as text of the answer."""
     return any(meta.get(key) for key in ("signature", "id", "details"))
 
 
 def fields_of(meta: Meta) -> dict[str, Any]:
-    """The fields of a part that hold opaque data."""
+    """Return the fields of a part that hold opaque data."""
     if not meta.get("provider_name"):
         return {}
     details = meta.get("details")
@@ -99,5 +99,5 @@ def native_return(part: PromptResult, meta: Meta) -> NativeToolReturnPart:
 
 
 def _plain(value: Any) -> Any:
-    """Stored numbers may have come back as decimals, which no library expects."""
+    """Convert stored numbers that came back as decimals, which no library expects."""
     return msgspec.json.decode(_numbers.encode(value))

@@ -1,7 +1,7 @@
-"""A call as what a pydantic-ai model takes: messages, settings and parameters. Pure, and the same bytes every time.
+"""The call as arguments of a pydantic-ai model: messages, settings and parameters. Pure and deterministic.
 
-The library ignores what a model cannot do, mostly in silence. What that would be is found out here, from what it
-declares about the model, and becomes a warning.
+The library ignores what a model cannot do, mostly without a notice. This module derives such settings from the
+library's description of the model, and turns each into a warning.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rookery.llm.types import Call, CallWarning, Capabilities, Tool, WebSearch
 
 Profile: TypeAlias = Mapping[str, Any]
 
-# As on the native wire (models.md, "Request" of Anthropic).
+# As on the native Anthropic wire.
 _BEYOND_BUDGET = 4096
 _SAMPLING = ("temperature", "top_p", "top_k", "presence_penalty", "frequency_penalty")
 
@@ -41,7 +41,7 @@ class BridgeRequest:
 def build(
     call: Call, model: Model, *, caps: Capabilities, headers: Mapping[str, str], read_seconds: float
 ) -> BridgeRequest:
-    """The request of this call to this model."""
+    """Build the request of this call to this model."""
     maker = _Maker(call, model, caps)
     settings = maker.settings(headers, read_seconds)
     parameters = maker.parameters()
@@ -75,14 +75,14 @@ class _Maker:
         settings |= self._sampling()
         settings |= self._tool_choice()
         if self._profile.get("supports_cache", False):
-            # Where a provider caches only what it is told to, a chat would pay for its whole history at every step.
+            # If a provider caches only on request, a chat would otherwise pay for its whole history at every step.
             settings["cache"] = True
         if call.options is not None:
             self._warn("options", "Options of another kind of provider are left out.", type_="other")
         return settings
 
     def _transport(self, headers: Mapping[str, str], read_seconds: float) -> Iterator[tuple[str, Any]]:
-        # Whether to try again is decided by the worker, which sees the error.
+        # The worker decides about retries: it sees the error.
         if "max_retries" not in self._ignored:
             yield "max_retries", 0
         if "timeout" not in self._ignored:
@@ -100,12 +100,13 @@ class _Maker:
         if asked is None:
             return {}
         if self._has_budget() and isinstance(thinking, str):
-            # The budget counts as output; a limit below it is refused, and one just above leaves nothing to say.
+            # The budget counts as output; a limit below it is refused, and one just above leaves no room for the
+            # answer.
             asked = max(asked, ANTHROPIC_THINKING_BUDGET_MAP[cast(ThinkingLevel, thinking)] + _BEYOND_BUDGET)
         return {"max_tokens": min(asked, self._caps.max_output or asked)}
 
     def _has_budget(self) -> bool:
-        """Whether the call makes a Claude model think with a budget, which has rules of its own."""
+        """Return whether the call makes a Claude model think with a budget, which has its own rules."""
         profile = self._profile
         is_claude = self._model.system == "bedrock" and profile.get("bedrock_thinking_variant") == "anthropic"
         return is_claude and self._asks_to_think() and not profile.get("bedrock_supports_adaptive_thinking", False)
@@ -128,7 +129,8 @@ class _Maker:
         return sent
 
     def _is_dropped(self, name: str) -> bool:
-        """Claude takes no sampling while it thinks; and of the families on Bedrock only some take `top_k`."""
+        """Return whether a setting is ignored: Claude takes no sampling while it thinks; on Bedrock few families
+        take `top_k`."""
         if self._has_budget():
             return True
         return name == "top_k" and self._model.system == "bedrock" and not self._profile.get("bedrock_top_k_variant")
@@ -146,7 +148,7 @@ class _Maker:
             if is_always_on:
                 self._warn("effort", "This model always thinks; it is asked to think as little as it can.")
             return {"thinking": False}
-        # Without a list of its own the library finds the nearest effort that the model has.
+        # If it has no list, the library finds the nearest effort that the model supports.
         nearest = efforts.nearest_supported(effort, self._caps.efforts) or effort
         return {"thinking": False if nearest is Effort.NONE else nearest.value}
 
@@ -175,7 +177,7 @@ class _Maker:
             thinks = thinks or profile.get("thinking_enabled_by_default", False)
         takes_both = profile.get("supports_forced_tool_choice_with_thinking", True)
         if is_asked and self._model.system in ("bedrock", "anthropic"):
-            # The library refuses the two together, unless the model decides by itself how much it thinks.
+            # The library refuses the two together, unless the model itself decides how much it thinks.
             takes_both = takes_both and profile.get("bedrock_supports_adaptive_thinking", False)
         return "This model cannot be made to use a tool while it thinks" if thinks and not takes_both else None
 
@@ -215,7 +217,7 @@ class _Maker:
             return []
         search = _web_search(wanted)
         if unsupported := self._model.unsupported_native_tool_settings(search):
-            # A search that goes beyond what somebody allowed is worse than none.
+            # A search beyond the allowed domains is worse than none.
             text = f"The web search of this model does not take {', '.join(sorted(unsupported))}; it is switched off."
             self._warn("web_search", text, type_="unsupported_tool")
             return []
@@ -224,7 +226,7 @@ class _Maker:
         return [search]
 
     def _combines(self) -> bool:
-        """Whether tools stand beside a search or a schema. Only Google's older models have a rule against it."""
+        """Return whether tools can be combined with a search or a schema. Only Google's older models forbid it."""
         is_google = self._model.system.startswith("google")
         return not is_google or bool(self._profile.get("google_supports_tool_combination", False))
 
@@ -242,7 +244,7 @@ def _definition(tool: Tool) -> ToolDefinition:
     schema = dict(tool.input_schema)
     if schema.get("properties") is None:
         schema["properties"] = {}
-    # Not strict: the library would rewrite the schema, and refuse inputs that the tool takes.
+    # Not strict: the library would rewrite the schema, and refuse inputs that the tool accepts.
     return ToolDefinition(name=tool.name, description=tool.description, parameters_json_schema=schema, strict=False)
 
 

@@ -1,7 +1,7 @@
-"""The HTTP responses of one exchange, so that it can close them itself.
+"""The HTTP responses of one exchange, recorded so that the exchange can close them.
 
 Packages for a provider differ in what closing their stream does; the one for Google leaves the connection to the
-garbage collector. The library's HTTP clients have a hook for responses, which is the one place they all pass.
+garbage collector. The library's HTTP clients have a hook for responses, which all requests pass.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ _opened: ContextVar[list[Any] | None] = ContextVar("bridge_responses", default=N
 
 
 def watch(provider: Provider[Any]) -> None:
-    """Note every response of the HTTP client that the provider made for itself. Others have their own ways."""
+    """Record every response of the HTTP client that the library made for the provider. Other clients close
+    differently."""
     client = getattr(provider, "_own_http_client", None)
     make: Callable[[], Any] | None = getattr(provider, "_http_client_factory", None)
     if client is None or make is None:
@@ -28,7 +29,7 @@ def watch(provider: Provider[Any]) -> None:
 
 @contextmanager
 def noted(responses: list[Any]) -> Iterator[None]:
-    """Whatever this task asks for inside the block is added to `responses`."""
+    """Add the responses to requests of this task inside the block to `responses`."""
     token = _opened.set(responses)
     try:
         yield

@@ -1,8 +1,8 @@
-"""The events of a pydantic-ai stream, folded into parts. Pure; it never raises on what a model sends.
+"""The fold of a pydantic-ai stream into parts. Pure; it never raises on what a model sends.
 
-The library ends a part when the next one starts, and may still add to it afterwards (calls that stream side by side,
-citations, text that goes on behind a call). So calls and results wait until something else begins and they are
-complete, and text that goes on becomes a block of its own.
+The library ends a part when the next one starts, and may still add to it afterwards (calls that stream in parallel,
+citations, text that continues after a call). So calls and results wait until another part begins and they are complete,
+and text that continues becomes a separate block.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ _any_json = msgspec.json.Decoder()
 
 
 class _Block:
-    """Text or reasoning that is open. `part` is set for one that was opened again: nobody else keeps its end."""
+    """Text or reasoning that is open. `part` is set for one that was reopened: its end is recorded nowhere else."""
 
     __slots__ = ("id", "index", "is_text", "part")
 
@@ -96,7 +96,7 @@ class _Block:
 
 
 class _Call:
-    """A call that is not told yet as a whole. Its id is the one it began with, whatever the provider adds later."""
+    """A call that is not fully emitted yet. It keeps the id it began with, whatever the provider adds later."""
 
     __slots__ = ("id", "is_ended", "is_told_ended", "part")
 
@@ -121,7 +121,7 @@ class _Call:
         return bool(self.part.args) and is_json(self.input)
 
     def is_whole(self, *, is_last: bool) -> bool:
-        """Whether it can be run although the answer was cut short. The last one may have been cut before its input."""
+        """Whether it can run although the answer was cut short. The last call may have been cut before its input."""
         return is_json(self.input) and (bool(self.part.args) or not is_last)
 
 
@@ -133,7 +133,7 @@ class BridgeFold:
         self._has_started = False
         self._blocks = 0
         self._block: _Block | None = None
-        # What waits for the next block, by its place in the answer.
+        # Parts that wait for the next block, by their position in the answer.
         self._waiting: dict[int, _Call | NativeToolReturnPart | FilePart] = {}
         self._call_ids: dict[str, str] = {}
         self._taken_ids: set[str] = set()
@@ -156,7 +156,7 @@ class BridgeFold:
         return parts
 
     def end(self, response: StreamedResponse) -> Parts:
-        """The stream is over; ends with a terminal part."""
+        """End the stream with a terminal part."""
         parts: Parts = []
         self._begin(response, parts)
         if response.state == "incomplete" or not _told_its_end(response):
@@ -179,7 +179,7 @@ class BridgeFold:
         return parts
 
     def broken(self, response: StreamedResponse) -> Parts:
-        """What is left to tell before an error: what was counted until now."""
+        """Return the parts before an error: the usage until now."""
         usage = usage_of(response.usage)
         return [UsageUpdate(usage)] if usage != Usage() else []
 
@@ -308,9 +308,9 @@ class BridgeFold:
     # Calls, results and files
 
     def _tell_waiting(self, parts: Parts, *, reason: FinishReason | None = None) -> None:
-        """Tells what waited, in the order of the answer. `reason` is how the answer ended, if it did.
+        """Emit the waiting parts, in the order of the answer. `reason` is the finish reason, if there is one.
 
-        Until then a call that is not complete waits on, with all behind it: more of it may come.
+        Until then an incomplete call keeps waiting, with all parts after it: more of it may come.
         """
         for index, item in sorted(self._waiting.items()):
             if reason is None and isinstance(item, _Call) and not item.is_complete():
@@ -319,7 +319,7 @@ class BridgeFold:
             match item:
                 case _Call():
                     _end_input(item, parts)
-                    # The limit struck in the middle of a call: what it would do is not what the model meant.
+                    # The limit was hit in the middle of a call: running it is not what the model meant.
                     if reason not in _CUT_SHORT or item.is_native or item.is_whole(is_last=not self._waiting):
                         self._tell_call(item, parts)
                 case NativeToolReturnPart():
@@ -360,7 +360,7 @@ class BridgeFold:
         return FinishReason.STOP if response.provider_url is None else FinishReason.OTHER
 
     def _count(self, response: StreamedResponse, parts: Parts) -> None:
-        """A snapshot when the prompt is counted; what was written since is in the last part."""
+        """Emit a usage snapshot when the prompt is counted; later output is counted in the last part."""
         counted = response.usage.input_tokens
         if counted and counted != self._told_input:
             self._told_input = counted
@@ -368,7 +368,8 @@ class BridgeFold:
 
 
 def usage_of(usage: RequestUsage) -> Usage:
-    """The library counts cached tokens into the input; here they stand beside it. Nothing counted is not reported."""
+    """Convert usage. The library includes cached tokens in the input; here they are separate. Zero means not
+    reported."""
     if not (usage.input_tokens or usage.output_tokens):
         return Usage()
     searches = getattr(usage, "web_searches", None)
@@ -386,7 +387,7 @@ def usage_of(usage: RequestUsage) -> Usage:
 
 
 def _told_its_end(response: StreamedResponse) -> bool:
-    """Whether the provider said that this is all. Whole calls prove nothing: others may have been on their way."""
+    """Return whether the provider marked the end. Complete calls prove nothing: more may have been on their way."""
     if "finish_reason" in (response.provider_details or {}) or response.state == "suspended":
         return True
     if response.provider_url is None:
@@ -397,7 +398,8 @@ def _told_its_end(response: StreamedResponse) -> bool:
 
 
 def _invents_stop(response: StreamedResponse) -> bool:
-    """The library's OpenAI stream says `stop` when the server said nothing, which is how a cut stream looks too."""
+    """Return whether `stop` may be invented: the library's OpenAI stream reports it when the server sent no reason,
+    which is also how a truncated stream looks."""
     module = sys.modules.get("pydantic_ai.models.openai")
     return module is not None and isinstance(response, module.OpenAIStreamedResponse)
 
@@ -416,7 +418,7 @@ def _end_input(call: _Call, parts: Parts) -> None:
 
 
 def _output(part: NativeToolReturnPart) -> Any:
-    """As results of tools are stored: text stands under a key of its own."""
+    """Return the output as tool results are stored: text under its own key."""
     content = provider_meta.jsonable(part.content)
     return {"output": content} if isinstance(content, str) else content
 

@@ -1,1 +1,2 @@
-"""OpenAI's Chat Completions API, and the many servers that speak it: request, stream, and the wire of both."""
+"""OpenAI's Chat Completions API, and the many servers that implement it: the request, the stream and the wire
+format."""

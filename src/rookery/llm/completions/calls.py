@@ -1,7 +1,7 @@
-"""Tool calls put together from the pieces servers send, each numbering them in its own way.
+"""Tool calls assembled from streamed pieces, which servers number in different ways.
 
-The rule is `index`. Some servers leave it out, some leave out the id, one gives every call the index 0; what a piece
-belongs to is then read off its id, its name, and whether the call before it is complete.
+The rule is `index`. Some servers leave it out, some leave out the id, one gives every call the index 0; a piece is then
+assigned by its id, its name, and whether the call before it is complete.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from rookery.llm.types import StreamPart, ToolCall, ToolInputDelta, ToolInputEnd
 
 
 class OpenCall:
-    """One call so far. Nothing of it is told before its name is known, or after a later call has begun.
+    """One call so far. It is not announced before its name is known, or after a later call has begun.
 
-    `index` is its place; `told_index` what the server calls it, which may be the same for several.
+    `index` is its position; `told_index` is the server's index, which several calls may share.
     """
 
     __slots__ = ("ended", "extra_content", "id", "index", "name", "pieces", "started", "told_index")
@@ -37,15 +37,15 @@ class OpenCall:
         return "".join(self.pieces) or "{}"
 
     def is_complete(self) -> bool:
-        """Whether its input, as far as it came, is JSON."""
+        """Whether its input, as far as it arrived, is JSON."""
         return is_json(self.input)
 
     def is_whole(self, *, is_last: bool) -> bool:
-        """Whether it can be run although the answer was cut short. The last one may have been cut before its input."""
+        """Whether it can run although the answer was cut short. The last call may have been cut before its input."""
         return bool(self.name) and self.is_complete() and (bool(self.pieces) or not is_last)
 
     def is_over(self) -> bool:
-        """Whether nothing can follow. Looks at the last character first: this is asked for every piece of some."""
+        """Whether nothing can follow. Checks the last character first: for some servers this runs for every piece."""
         return not self.pieces or (self.pieces[-1].rstrip().endswith("}") and self.is_complete())
 
     def call(self) -> ToolCall:
@@ -54,7 +54,7 @@ class OpenCall:
 
 
 class OpenCalls:
-    """The calls of one response, in the order they came."""
+    """The calls of one response, in the order of arrival."""
 
     __slots__ = ("_calls",)
 
@@ -68,11 +68,11 @@ class OpenCalls:
         return sorted(self._calls, key=lambda call: call.index)
 
     def are_complete(self) -> bool:
-        """Whether every call can be run. One whose input has not begun is one without input."""
+        """Whether every call can run. A call whose input has not begun counts as one without input."""
         return all(call.is_complete() and call.name for call in self._calls)
 
     def whole(self) -> list[OpenCall]:
-        """The calls that can be run although the answer was cut short."""
+        """The calls that can run although the answer was cut short."""
         return [call for call in self.in_order() if call.is_whole(is_last=call is self._calls[-1])]
 
     def add(self, delta: CallDelta, parts: list[StreamPart]) -> None:
@@ -91,7 +91,7 @@ class OpenCalls:
         self._show(call, text, parts)
 
     def end_all(self, parts: list[StreamPart]) -> None:
-        """Ends what is open, and tells at last of calls whose name came after a later call had begun."""
+        """End what is open, and announce the calls whose name came after a later call had begun."""
         for call in self._calls:
             if call.name and not call.started:
                 call.ended = False
@@ -99,13 +99,13 @@ class OpenCalls:
             _end(call, parts)
 
     def _keep_extra(self, delta: CallDelta) -> None:
-        """A piece without name and input may still bring what the server wants back."""
+        """Keep the data of a piece without name and input: the server may want it back."""
         call = self._find(delta, Function())
         if call is not None and delta.extra_content:
             call.extra_content = delta.extra_content
 
     def _find(self, delta: CallDelta, function: Function) -> OpenCall | None:
-        """The call this piece continues, or None when it opens one."""
+        """Return the call this piece continues, or None if it opens one."""
         if not self._calls:
             return None
         if delta.index is not None:
@@ -118,8 +118,8 @@ class OpenCalls:
             return None
         if delta.index is not None and (not delta.id or delta.id == found.id):
             return found
-        # A name again, behind a call that is complete: the next call, of a server that does not count (or has used
-        # the index twice, with another id). Else the name is only repeated.
+        # A name again, after a complete call: the next call, from a server that does not count (or has used the index
+        # twice, with another id). Otherwise the name is only repeated.
         return None if function.name and found.name and found.is_over() else found
 
     def _open(self, delta: CallDelta, parts: list[StreamPart]) -> OpenCall:
@@ -161,7 +161,8 @@ def _arguments(function: Function) -> str:
 
 
 def _add_name(call: OpenCall, name: str) -> None:
-    """Names come whole, again with every piece, growing, or in pieces; in pieces only before the input starts."""
+    """Add a name. Names come whole, repeated with every piece, growing, or in pieces; in pieces only before the
+    input."""
     if name.startswith(call.name):
         call.name = name
     elif not call.pieces:

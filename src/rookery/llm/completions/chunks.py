@@ -1,6 +1,6 @@
-"""What Chat Completions servers send, as far as it is read; all else in a chunk is skipped by the decoder.
+"""The chunks of Chat Completions servers as structs, limited to the fields that are read.
 
-One set of types reads chunks and whole answers: they differ in `delta` and `message` only. Everything is optional,
+One set of types reads chunks and complete answers: they differ in `delta` and `message` only. Everything is optional,
 because every field is missing on some server.
 """
 
@@ -43,7 +43,7 @@ class Annotation(msgspec.Struct):
 
 
 class ContentPart(msgspec.Struct):
-    """Of servers that send content as a list: text, or thinking that is a list of texts again."""
+    """An element of content that is a list: text, or thinking, which is a list of texts again."""
 
     text: str | None = None
     thinking: list[ContentPart] | str | None = None
@@ -58,7 +58,7 @@ class Delta(msgspec.Struct):
     tool_calls: list[CallDelta] | None = None
     function_call: Function | None = None
     annotations: list[Annotation] | None = None
-    executed_tools: Json = None  # Groq: what the provider ran itself
+    executed_tools: Json = None  # Groq: tools that the provider ran
 
 
 class PromptDetails(msgspec.Struct):
@@ -95,7 +95,7 @@ class GroqExtras(msgspec.Struct):
 
 
 class Chunk(msgspec.Struct):
-    """`error` and `object: "error"` are how servers fail in the middle of a stream."""
+    """A chunk or answer. Servers report errors inside a stream as `error` or as `object: "error"`."""
 
     id: str | None = None
     model: str | None = None
@@ -112,7 +112,7 @@ chunk_decoder = msgspec.json.Decoder(Chunk)
 
 
 def usage_of(chunk: Chunk) -> ChunkUsage | None:
-    """Wherever it is: on the chunk, on the choice (Moonshot), or among extras (Groq)."""
+    """Return the usage from the chunk, the choice (Moonshot), or the extras (Groq)."""
     if chunk.usage is not None:
         return chunk.usage
     if chunk.choices and chunk.choices[0].usage is not None:
@@ -121,7 +121,7 @@ def usage_of(chunk: Chunk) -> ChunkUsage | None:
 
 
 def normal_usage(raw: ChunkUsage) -> Usage | None:
-    """In the form all wires share; None when the server reported nothing but zeros."""
+    """Return usage in the common form; None if the server reported only zeros."""
     prompt, completion = raw.prompt_tokens or 0, raw.completion_tokens or 0
     if not prompt and not completion:
         return None
@@ -131,7 +131,7 @@ def normal_usage(raw: ChunkUsage) -> Usage | None:
     reasoning = raw.completion_tokens_details.reasoning_tokens if raw.completion_tokens_details else None
     total = raw.total_tokens or prompt + completion
     if reasoning and total == prompt + completion + reasoning:
-        # xAI counts reasoning beside the completion; everybody else within.
+        # xAI counts reasoning in addition to the completion; all others include it.
         completion += reasoning
     return Usage(
         input=max(0, prompt - (cached or 0) - (written or 0)),
@@ -145,14 +145,14 @@ def normal_usage(raw: ChunkUsage) -> Usage | None:
 
 
 def reported_searches(raw: ChunkUsage) -> int | None:
-    """How many web searches the server says that it made."""
+    """Return the number of web searches the server reports."""
     tools = raw.server_tool_use if isinstance(raw.server_tool_use, dict) else {}
     told = _first(raw.num_search_queries, tools.get("web_search_requests"))
     return told if isinstance(told, int) and told > 0 else None
 
 
 def found_sources(*lists: Json) -> list[tuple[str, str | None]]:
-    """Addresses with their titles, from lists of texts or of objects; all else in them is left out."""
+    """Return addresses with their titles, from lists of texts or of objects; other entries are left out."""
     found: list[tuple[str, str | None]] = []
     for each in lists:
         for item in each if isinstance(each, list) else ():

@@ -1,7 +1,7 @@
-"""A prompt as the messages of a Chat Completions request.
+"""The prompt as the messages of a Chat Completions request.
 
-The rule that shapes this: tool messages follow the call message directly and one after another, and hold text only.
-Images that tools returned therefore wait for the end of their batch, and follow in one user message.
+The rule that shapes this module: tool messages follow the call message directly and one after another, and hold text
+only. Images that tools returned therefore follow at the end of their batch, in one user message.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from rookery.llm.wire import PromptInvalid
 
 Json: TypeAlias = Any
 
-# What Google's endpoint takes instead of the signature of a call that has none (made by another model, or lost).
+# The value Google's endpoint accepts instead of the signature of a call that has none (another model's, or lost).
 SKIP_SIGNATURE = {"google": {"thought_signature": "skip_thought_signature_validator"}}
 
-# In the order of trust: an array of details is complete where the plain text beside it is not.
+# In order of trust: an array of details is complete where the plain text beside it is not.
 REASONING_FIELDS = ("reasoning_details", "reasoning_content", "reasoning")
 IN_CONTENT = "content"
 
@@ -43,13 +43,13 @@ _AUDIO_FORMATS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3",
 
 
 def write(call: Call, pieces: Pieces, dialect: Dialect, *, caps: Capabilities, replay: ReplayReasoning) -> None:
-    """All messages of a request, in order; `PromptInvalid` when they break the rule of this wire."""
+    """Write all messages of a request, in order. Raise `PromptInvalid` if they break the rule of this wire."""
     messages = call.prompt.messages
     turn_start, last_answer = last_of(messages, Role.USER), last_of(messages, Role.ASSISTANT)
     start = pieces.resume(messages, turn_start)
     last_system = last_of(messages[start:], Role.SYSTEM)
     if start and last_system >= 0:
-        # System messages stand at the top, wherever they came.
+        # System messages go first, wherever they stood.
         pieces.unmark(len(messages))
         start = pieces.resume(messages, turn_start)
         last_system = last_of(messages, Role.SYSTEM)
@@ -81,10 +81,10 @@ def write(call: Call, pieces: Pieces, dialect: Dialect, *, caps: Capabilities, r
 
 
 def merge_details(chunks: Iterable[Meta]) -> list[Meta]:
-    """Pieces of `reasoning_details` as they were before the server cut them for streaming.
+    """Merge pieces of `reasoning_details` into the items that the server split for streaming.
 
-    Text and summaries grow by item; encrypted items come whole. Servers check what they get back, so nothing else
-    is touched.
+    Text and summaries grow by item; encrypted items come whole. Servers verify what they get back, so nothing else is
+    changed.
     """
     merged: list[Meta] = []
     for chunk in chunks:
@@ -170,14 +170,14 @@ def _assistant_message(message: PromptMessage, *, replays: bool, keeps_meta: boo
         _echo_reasoning(built, thoughts)
     if calls:
         built["tool_calls"] = [_tool_call(call, keeps_meta=keeps_meta) for call in calls]
-        # Google signs the first call of a step only; the others rightly have no signature.
+        # Google signs only the first call of a step; the others need no signature.
         if signs and not any("extra_content" in sent for sent in built["tool_calls"]):
             built["tool_calls"][0]["extra_content"] = SKIP_SIGNATURE
     return [built]
 
 
 def _echo_reasoning(built: dict[str, Json], thoughts: Iterable[PromptReasoning]) -> None:
-    """Reasoning goes back in the field it came from; what does not say where it came from stays here."""
+    """Send reasoning back in the field it came from. Reasoning of unknown origin is not sent."""
     by_field: dict[str, list[PromptReasoning]] = {}
     for thought in thoughts:
         by_field.setdefault((thought.meta or {}).get("reasoning_field", ""), []).append(thought)
@@ -202,7 +202,7 @@ def _tool_call(call: PromptCall, *, keeps_meta: bool) -> dict[str, Json]:
 
 
 def _tool_messages(message: PromptMessage, caps: Capabilities, *, images: list[Json]) -> list[Json]:
-    """The results of one message; what cannot stand in a tool message is added to `images`."""
+    """Return the results of one message; content that a tool message cannot hold is added to `images`."""
     built = []
     for part in message.parts:
         if not isinstance(part, PromptResult) or part.provider_executed:

@@ -1,6 +1,6 @@
-"""What can be set for models behind a Chat Completions endpoint, and how the servers that offer one differ.
+"""The options of models behind a Chat Completions endpoint, and the dialects of the servers.
 
-The names of the options are those of a model config (models.md, "Model configs").
+The names of the options are those of a model config.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _GOOGLE_HOST = "generativelanguage.googleapis.com"
 
 
 class CompletionsOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """None leaves a field out of the request.
+    """Settings of this wire. None leaves a field out of the request.
 
     The last six are for compatible servers: `replay_reasoning` says when reasoning is sent back (`auto`: within a turn,
     to the step that called tools), `think_tags` that reasoning comes as `<think>...</think>` inside the text, and
-    `extra_body` is laid over the finished request.
+    `extra_body` is merged over the finished request.
     """
 
     store: bool | None = None
@@ -48,7 +48,7 @@ class CompletionsOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):
-    """What one kind of server wants differently."""
+    """The differences of one kind of server."""
 
     max_tokens_field: MaxTokensField = "max_tokens"
     system_role: Literal["system", "developer"] = "system"
@@ -60,7 +60,8 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def dialect_of(provider_type: str, caps: Capabilities, *, base_url: str = "") -> Dialect:
-    """The dialect of a provider. Google's own endpoint is known by its host too: people add it as a compatible one."""
+    """Return the dialect of a provider. Google's endpoint is also recognized by its host: users add it as a
+    compatible one."""
     if provider_type == "openai":
         return Dialect(
             max_tokens_field="max_completion_tokens",
@@ -70,7 +71,7 @@ def dialect_of(provider_type: str, caps: Capabilities, *, base_url: str = "") ->
             samples_while_reasoning=False,
         )
     if provider_type == "azure_openai":
-        # Its reasoning models answer 400 to `max_tokens`, as those of OpenAI do.
+        # Its reasoning models answer 400 to `max_tokens`, like those of OpenAI.
         field: MaxTokensField = "max_completion_tokens" if caps.reasoning_model else "max_tokens"
         return Dialect(max_tokens_field=field, takes_cache_key=True, samples_while_reasoning=False)
     if provider_type == "google" or urlsplit(base_url).hostname == _GOOGLE_HOST:

@@ -1,7 +1,7 @@
-"""A call as the body of a Chat Completions request.
+"""The body of a Chat Completions request.
 
 Settings come first and messages last, so that a chat's next request starts with the bytes of the one before it.
-Messages and tools are encoded here, once: their hash goes into the row, and the driver copies the bytes.
+Messages and tools are encoded here, once: their hash is stored with the answer, and the driver copies the bytes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def build(
     headers: Mapping[str, str],
     past: Past | None = None,
 ) -> Request:
-    """The request of this call. Pure: the same call gives the same bytes, whatever the past."""
+    """Build the request of this call. Pure: the same call gives the same bytes, whatever the past."""
     warnings: list[CallWarning] = []
     tools = _tools(call.tools, dialect, options=options)
     replay = options.replay_reasoning
@@ -56,7 +56,7 @@ def build(
         body |= _tool_use(call, options)
     if call.web_search is not None:
         warnings.append(CallWarning("unsupported_tool", "web_search", "This endpoint has no web search of its own."))
-    # Laid over before the messages: these stay last, for the sake of the prefix.
+    # Merged before the messages are added: they stay last, to keep the prefix stable.
     body |= options.extra_body
     body.setdefault("messages", list(pieces.sent))
     return Request(
@@ -79,7 +79,7 @@ def _limits(call: Call, dialect: Dialect, *, caps: Capabilities, options: Comple
 def _sampling(
     call: Call, dialect: Dialect, *, caps: Capabilities, effort: Mapping[str, Json], warnings: list[CallWarning]
 ) -> dict[str, float | int]:
-    """Temperature and its like. OpenAI's own models take them only while told not to reason."""
+    """Add temperature and similar settings. OpenAI's own models accept them only if reasoning is off."""
     reasons = caps.reasoning_model and effort.get("reasoning_effort") != Effort.NONE
     takes = caps.sampling and (dialect.samples_while_reasoning or not reasons)
     asked = {
@@ -101,7 +101,7 @@ def _sampling(
 
 
 def _effort(call: Call, caps: Capabilities, *, warnings: list[CallWarning]) -> dict[str, Json]:
-    """The nearest effort the model knows at or above the one asked for, else its highest."""
+    """Return the nearest effort the model supports at or above the requested one, else its highest."""
     if call.effort is None:
         return {}
     nearest = efforts.nearest_supported(call.effort, caps.efforts)
@@ -158,7 +158,7 @@ def _tools(tools: tuple[Tool, ...], dialect: Dialect, *, options: CompletionsOpt
 
 
 def _parameters(schema: Mapping[str, Json]) -> dict[str, Json]:
-    """Several servers refuse the schema of an object that names no properties."""
+    """Return the parameters. Several servers refuse the schema of an object without properties."""
     if schema.get("type") == "object" and schema.get("properties") is None:
         return {**schema, "properties": {}}
     return dict(schema)
@@ -174,7 +174,7 @@ def _tool_use(call: Call, options: CompletionsOptions) -> dict[str, Json]:
         case "none" | "required":
             built["tool_choice"] = call.tool_choice
         case _ if len(call.tools) == 1:
-            # Says the same, and compatible servers refuse the form with a name.
+            # Equivalent, and compatible servers refuse the form with a name.
             built["tool_choice"] = "required"
         case name:
             built["tool_choice"] = {"type": "function", "function": {"name": name}}

@@ -1,9 +1,9 @@
-"""The chunks of a Chat Completions stream, folded into parts.
+"""The fold of a Chat Completions stream into parts.
 
-Servers that call themselves compatible agree on little. The end is `[DONE]`, or the end of the stream behind a
-finish reason; usage may come in any chunk, so the finish reason alone ends nothing. A stream that ends with neither is
-truncated even if every call in it is whole: others may have been on their way, and a step is committed as a whole or
-not at all. Tool calls are given in the end, in order of their index.
+Servers that call themselves compatible agree on little. The end is `[DONE]`, or the end of the stream after a finish
+reason; usage may come in any chunk, so the finish reason alone does not end the answer. A stream that ends with neither
+is truncated even if every call in it is complete: more calls may have been on their way, and a step is committed as a
+whole or not at all. Tool calls are emitted at the end, in order of their index.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ _REASONS: Final = {
     "content_filter": FinishReason.CONTENT_FILTER,
 }
 _KNOWN_OBJECTS: Final = frozenset({"chat.completion.chunk", "chat.completion"})
-# Documented by Perplexity, and told again by the chunks.
+# Documented by Perplexity; the chunks repeat their content.
 _IGNORED_OBJECTS: Final = frozenset({"chat.reasoning", "chat.reasoning.done", "chat.completion.done"})
 _TEXT, _REFUSAL, _REASONING = "text", "refusal", "reasoning"
 
 
 class CompletionsFold:
-    """Folds one response. `unknown` counts the kinds of chunks that said nothing this version understands."""
+    """Folds one response. `unknown` counts the kinds of chunks without known content."""
 
     def __init__(self, provider: str, *, think_tags: bool = False) -> None:
         self.unknown: Counter[str] = Counter()
@@ -66,7 +66,7 @@ class CompletionsFold:
         self._request_id: str | None = None
         self._hide = error_bodies.by_look
         self._has_started = False
-        # The open block, of which there is at most one, and how many there were.
+        # The open block, of which there is at most one, and the number of blocks so far.
         self._kind: str | None = None
         self._block_id = ""
         self._blocks = 0
@@ -92,7 +92,7 @@ class CompletionsFold:
             return self._undecodable(event, str(error))
         parts: list[StreamPart] = []
         if chunk.error or chunk.object == "error" or event.name == "error":
-            # What was used until then is paid for.
+            # The usage until then is billed.
             self._read_usage(chunk, parts)
             return [*parts, StreamError(self._said_error(data))]
         self._read(chunk, parts)
@@ -124,7 +124,7 @@ class CompletionsFold:
         if choices:
             choice = choices[0]
             if choice.index:
-                return  # another of several answers, which nobody asked for
+                return  # a second choice, which was not requested
             delta = choice.delta or (None if chunk.object in _IGNORED_OBJECTS else choice.message)
             if delta is not None:
                 self._read_delta(delta, parts)
@@ -196,7 +196,7 @@ class CompletionsFold:
                 self._say_reasoning(text, None, parts)
 
     def _read_details(self, details: list[Meta], text: str | None, parts: list[StreamPart]) -> None:
-        """Details belong to the open reasoning. Those that come late, with nothing to show, wait for the end."""
+        """Read details, which belong to the open reasoning. Late ones, with nothing to show, are kept until the end."""
         shown = text or "".join(_shown(detail) for detail in details)
         if shown:
             self._say_reasoning(shown, "reasoning_details", parts)
@@ -213,7 +213,7 @@ class CompletionsFold:
                 self._name_sources(chunks.found_sources([{"url": annotation.url, "title": annotation.title}]), parts)
 
     def _read_executed(self, tools: object, parts: list[StreamPart]) -> None:
-        """Tools that the provider ran: searches are counted, once each, and what they found is named."""
+        """Read tools that the provider ran: searches are counted, once each, and their results become sources."""
         for place, tool in enumerate(tools if isinstance(tools, list) else ()):
             if not isinstance(tool, dict) or "search" not in str(tool.get("type")):
                 continue
@@ -268,7 +268,7 @@ class CompletionsFold:
     # Ending
 
     def _finish(self, *, is_announced: bool) -> list[StreamPart]:
-        """`is_announced`: the server said that this is all, with `[DONE]` or by answering in one document."""
+        """Finish. `is_announced`: the server marked the end, with `[DONE]` or by answering in one document."""
         if self._reason is None and not (is_announced and self._is_answer()):
             return [StreamError(self._with_id(errors.truncated(self._provider)))]
         parts: list[StreamPart] = []
@@ -282,7 +282,7 @@ class CompletionsFold:
             parts += (ReasoningStart(self._block_id), ReasoningEnd(self._block_id, self._reasoning_meta()))
         self._calls.end_all(parts)
         reason = _REASONS.get(self._reason or "", FinishReason.OTHER)
-        # The limit struck in the middle of a call: what it would do is not what the model meant.
+        # The limit was hit in the middle of a call: running it is not what the model meant.
         is_cut_short = reason in (FinishReason.LENGTH, FinishReason.CONTENT_FILTER)
         calls = self._calls.whole() if is_cut_short else self._calls.in_order()
         if any(not call.name for call in calls):
@@ -300,7 +300,7 @@ class CompletionsFold:
         return parts
 
     def _is_answer(self) -> bool:
-        """Whether what came can be all, though no finish reason did: whole calls, or some words."""
+        """Return whether the content can be complete without a finish reason: complete calls, or some text."""
         return self._calls.are_complete() if self._calls else self._blocks > 0
 
     def _undecodable(self, event: Event, problem: str) -> list[StreamPart]:
@@ -310,7 +310,7 @@ class CompletionsFold:
 
     def _said_error(self, data: bytes) -> ProviderError:
         codes, text = error_bodies.read_body(data, "text/plain")
-        # Gateways put the status they got into `code`, as a number.
+        # Gateways put the status they received into `code`, as a number.
         status = next((number for code in codes if (number := _status(code)) is not None), None)
         error = errors.classify(
             self._provider,
@@ -332,7 +332,7 @@ def _decoded(data: bytes) -> Chunk:
     except (msgspec.ValidationError, RecursionError):
         raise
     except (msgspec.DecodeError, UnicodeDecodeError):
-        # Some servers cut between the two halves of an escaped character; each half is mended rather than refused.
+        # Some servers split between the two halves of an escaped character; each half is repaired rather than refused.
         return chunk_decoder.decode(json_text(data))
 
 

@@ -1,4 +1,4 @@
-"""Reasoning that comes as `<think>...</think>` inside the text, told apart while it streams.
+"""The splitter for reasoning that comes as `<think>...</think>` inside the text of a stream.
 
 A tag may be cut anywhere between two chunks: an end of text that could be the start of a tag is held back.
 """
@@ -9,14 +9,14 @@ OPEN, CLOSE = "<think>", "</think>"
 
 
 class ThinkTags:
-    """Splits text; `split` gives pieces of (is_reasoning, text), and `rest` what was still held back."""
+    """Splits text. `split` returns pieces of (is_reasoning, text), and `rest` what was still held back."""
 
     __slots__ = ("_held", "_inside", "_trims")
 
     def __init__(self) -> None:
         self._held = ""
         self._inside = False
-        # Line ends behind a closing tag belong to the tag.
+        # Line ends after a closing tag belong to the tag.
         self._trims = False
 
     def split(self, text: str) -> list[tuple[bool, str]]:
@@ -50,7 +50,7 @@ class ThinkTags:
 
 
 def _held_back(text: str, tag: str) -> int:
-    """How many characters at the end could be the start of the tag."""
+    """Return the number of characters at the end that could be the start of the tag."""
     for length in range(min(len(tag) - 1, len(text)), 0, -1):
         if text.endswith(tag[:length]):
             return length

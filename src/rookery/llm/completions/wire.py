@@ -1,8 +1,7 @@
-"""The OpenAI Chat Completions wire, for OpenAI itself and for every server that speaks it too.
+"""The OpenAI Chat Completions wire, for OpenAI itself and for every compatible server.
 
-Start here: `request` builds what is sent (with `messages`), `stream` reads what
-comes back. What servers do differently is a `Dialect`, where it follows from the provider, or an option, where only
-a person can know.
+Start here: `request` builds the request (with `messages`), `stream` reads the response. Differences between servers are
+a `Dialect` if they follow from the provider, or an option if only an administrator can know them.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _NO_OPTIONS = CompletionsOptions()
 
 
 class CompletionsFormat:
-    """The wire of one provider row and model. `provider` is how people call the provider; errors start with it."""
+    """The wire of one provider row and model. `provider` is its display name; errors start with it."""
 
     wire: Wire = "completions"
 
@@ -47,7 +46,7 @@ class CompletionsFormat:
         self._headers = _account_headers(organization, project)
 
     def build(self, call: Call, past: Past | None = None) -> Request:
-        """The request; `PromptInvalid` when calls and results of the prompt do not pair up."""
+        """Build the request. Raise `PromptInvalid` if calls and results of the prompt do not pair up."""
         options = _options(call)
         return request.build(
             call,

@@ -1,7 +1,7 @@
-"""The events of an OpenAI Responses stream as structs, read in one pass.
+"""The events of an OpenAI Responses stream as structs, decoded in one pass.
 
-Only what is used is named: msgspec skips the rest without building it. Everything has a default, because compatible
-servers leave out what they do not need; an event of a type that is not here is not an error, `head_decoder` reads it.
+Only the used fields are named: msgspec skips the rest without building it. Everything has a default, because compatible
+servers leave out fields; an event of an unknown type is not an error, `head_decoder` reads it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from rookery.llm.types import Usage
 
-# Not `Raw | None`: in a union, msgspec does not take Raw for anything.
+# Not `Raw | None`: in a union, msgspec does not treat Raw specially.
 NULL: Final = Raw(b"null")
 
 
@@ -79,7 +79,7 @@ class Content(msgspec.Struct, frozen=True):
 
 
 class ItemHead(msgspec.Struct, frozen=True):
-    """All that is known of an item of a kind that is not modelled here."""
+    """The fields that all kinds of items share, for kinds that are not modelled here."""
 
     type: str = ""
     id: str | None = None
@@ -125,7 +125,7 @@ class Failed(Event, frozen=True, tag="response.failed"):
 
 
 class Error(Event, frozen=True, tag="error"):
-    """The documented form is flat; the one servers send has an `error` object. Read from the bytes, both ways."""
+    """An error event. The documented form is flat; the form that servers send has an `error` object. Both are read."""
 
 
 class ItemAdded(Event, frozen=True, tag="response.output_item.added"):
@@ -250,7 +250,7 @@ class Head(msgspec.Struct, frozen=True):
 
 MODELLED_ITEMS: Final = frozenset({"message", "reasoning", "function_call", "web_search_call"})
 KNOWN_TYPES: Final = frozenset(str(kind.__struct_config__.tag) for kind in Known.__args__)
-# Documented, and not needed: the items they belong to say the same in the end, or nobody asks for what they are about.
+# Documented, but not needed: their items repeat the content at the end, or the content is not used.
 IGNORED_TYPES: Final = frozenset(
     {
         *("keepalive", "response.reasoning_summary_part.done", "response.compaction.compacting"),
@@ -279,7 +279,8 @@ response_decoder = msgspec.json.Decoder(Response)
 
 
 def read_item(raw: Raw) -> Item:
-    """An output item; of an unknown kind only what all kinds share, because its other fields may have any form."""
+    """Read an output item. Of an unknown kind, only the shared fields are read, because the others may have any
+    form."""
     head = _item_head_decoder.decode(raw)
     if head.type in MODELLED_ITEMS:
         return _item_decoder.decode(raw)
@@ -287,9 +288,9 @@ def read_item(raw: Raw) -> Item:
 
 
 def normal_usage(response: Response, searches: int) -> Usage:
-    """Numbers in the common form: `input` without what came from or went into the cache.
+    """Return usage in the common form: `input` without tokens read from or written to the cache.
 
-    `searches` is what was counted in the stream, for servers that do not report it. All zero is "not reported".
+    `searches` is the number counted in the stream, for servers that do not report it. All zero means "not reported".
     """
     web_searches = _reported_searches(response, searches) or None
     told = response.usage

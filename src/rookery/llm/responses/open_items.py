@@ -8,7 +8,7 @@ WEB_SEARCH = "web_search"
 
 
 class Block:
-    """A text of a message, or the text of a reasoning item: what has been shown of it so far."""
+    """A text of a message, or the text of a reasoning item, as far as it has been shown."""
 
     __slots__ = ("id", "is_refusal", "sent")
 
@@ -21,8 +21,8 @@ class Block:
 class OpenItem:
     """An output item between `.added` and `.done`.
 
-    `blocks` has the texts of a message by content index; for reasoning, summaries by their index and raw reasoning
-    text behind them, all shown under one id.
+    `blocks` holds the texts of a message by content index. For reasoning it holds the summaries by their index and the
+    raw reasoning text after them, all shown under one id.
     """
 
     __slots__ = ("blocks", "id", "is_started", "name", "phase", "sent", "type")
@@ -38,7 +38,7 @@ class OpenItem:
 
 
 def _key_of(item: events.Item, index: int) -> str:
-    """The id under which a call is shown and answered."""
+    """Return the id under which a call is shown and answered."""
     return item.call_id or item.id or f"item-{index}"
 
 

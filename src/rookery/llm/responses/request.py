@@ -1,9 +1,9 @@
-"""A `Call` as the body of an OpenAI Responses request: settings, tools, and the history as input items.
+"""The body of an OpenAI Responses request: settings, tools, and the history as input items.
 
 Two facts shape the item list. The API refuses a reasoning item without the item that followed it, and an item without
-the reasoning before it, so an assistant message is replayed with all its ids ("faithful") or with none ("plain").
-And nothing is chained: `previous_response_id` needs responses stored at the provider, which age out, are forbidden to
-zero-retention organisations and do not survive an edit, so every request carries the whole history.
+the reasoning before it, so an assistant message is replayed with all its ids ("faithful") or with none ("plain"). And
+requests are not chained: `previous_response_id` needs responses stored at the provider, which expire, are forbidden for
+zero-retention organizations and do not survive an edit, so every request carries the whole history.
 
 The body puts `input` last: two requests of one chat then share their bytes up to the first new item.
 """
@@ -41,7 +41,7 @@ ENCRYPTED_REASONING = "reasoning.encrypted_content"
 SEARCH_SOURCES = "web_search_call.action.sources"
 LOGPROBS = "message.output_text.logprobs"
 
-# The API refuses less.
+# The API refuses lower values.
 MIN_OUTPUT_TOKENS = 16
 
 _NO_SAMPLING = "This model does not take sampling settings at this effort; the request was sent without."
@@ -51,7 +51,7 @@ _encoder = msgspec.json.Encoder(decimal_format="number")
 
 
 class ResponsesOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings that only this wire has; what is None is not sent.
+    """Settings that only this wire has; None is not sent.
 
     `store` makes responses visible in the operator's dashboard and changes nothing else: they are never read back.
     """
@@ -71,8 +71,8 @@ class ResponsesOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 def build(model: str, caps: Capabilities, call: Call, *, headers: Mapping[str, str], past: Past) -> Request:
-    """The request. Pure: same call, same bytes, whatever the past. `PromptInvalid` when calls and outputs of the prompt
-    do not pair up."""
+    """Build the request. Pure: the same call gives the same bytes, whatever the past. Raise `PromptInvalid` if calls
+    and outputs of the prompt do not pair up."""
     fields, warnings = _settings(model, caps, call)
     seed = _encoder.encode([model, fields.get("tools")])
     pieces = pieces_of(past, call, seed, key=caps.reasoning_model)
@@ -88,7 +88,7 @@ def build(model: str, caps: Capabilities, call: Call, *, headers: Mapping[str, s
 
 
 def _settings(model: str, caps: Capabilities, call: Call) -> tuple[dict[str, Any], list[CallWarning]]:
-    """Everything but the history, and what of the call could not be said."""
+    """Return everything but the history, and the settings that could not be sent."""
     options = call.options if isinstance(call.options, ResponsesOptions) else ResponsesOptions()
     warnings: list[CallWarning] = []
     effort = chosen_effort(call.effort, caps)
@@ -114,7 +114,8 @@ def _settings(model: str, caps: Capabilities, call: Call) -> tuple[dict[str, Any
 
 
 def chosen_effort(asked: Effort | None, caps: Capabilities) -> Effort | None:
-    """The effort to send; None leaves the model its default. One whose efforts nobody knows gets what was asked."""
+    """Return the effort to send; None keeps the model's default. If the supported efforts are unknown, send the
+    request."""
     if asked is None or not caps.reasoning_model:
         return None
     return efforts.nearest_supported(asked, caps.efforts) or asked
@@ -144,7 +145,7 @@ def _max_output(call: Call, caps: Capabilities) -> int | None:
 def _sampling(
     call: Call, caps: Capabilities, *, effort: Effort | None, warnings: list[CallWarning]
 ) -> dict[str, float | None]:
-    """Temperature and top_p. A model that reasons takes them only while told not to."""
+    """Add temperature and top_p. A reasoning model accepts them only if reasoning is off."""
     warnings.extend(
         CallWarning("unsupported_setting", setting, _NOT_ON_THIS_WIRE)
         for setting in ("top_k", "presence_penalty", "frequency_penalty")
@@ -189,7 +190,7 @@ def _text(call: Call, options: ResponsesOptions) -> dict[str, Any]:
 
 
 def _tool_fields(call: Call, options: ResponsesOptions, warnings: list[CallWarning]) -> dict[str, Any]:
-    """Tools by name, then the provider's own; the order must not depend on who registered first."""
+    """Return tools by name, then the provider's own; the order must not depend on the order of registration."""
     tools: list[Item] = [
         _function(tool, strict=options.strict_json_schema) for tool in sorted(call.tools, key=lambda tool: tool.name)
     ]
@@ -248,7 +249,7 @@ def _tool_choice(call: Call, warnings: list[CallWarning]) -> str | Item:
 
 
 def _write(call: Call, caps: Capabilities, pieces: Pieces) -> None:
-    """The prompt as items, in its order: every call with exactly one output somewhere behind it, every id used once."""
+    """Write the prompt as items, in its order: every call has exactly one output after it, every id is used once."""
     messages = call.prompt.messages
     last_answer = last_of(messages, Role.ASSISTANT)
     open_calls: set[str] = set()
@@ -288,10 +289,10 @@ def _items(message: PromptMessage, caps: Capabilities, warnings: list[CallWarnin
 
 
 def is_faithful(message: PromptMessage) -> bool:
-    """Whether this assistant message can go back with its ids: all of it, in the order it came, or nothing.
+    """Return whether this assistant message can be sent back with its ids: all of it, in its original order.
 
-    An id without its reasoning, and reasoning without what followed it, is what the API refuses; a message that lost
-    either (interrupted, of another provider, filtered) is told in plain words instead.
+    The API refuses an id without its reasoning, and reasoning without the item after it; a message that lost either
+    (interrupted, from another provider, filtered) is sent as plain text instead.
     """
     if not (message.is_native and message.is_whole):
         return False
@@ -304,8 +305,8 @@ def is_faithful(message: PromptMessage) -> bool:
 
 
 def _sendable(parts: Sequence[PromptPart]) -> list[PromptPart]:
-    """The parts that become items. A search the model did not reason its way to is left out: its id binds nothing,
-    and the API takes a search only directly behind reasoning."""
+    """Return the parts that become items. A search without reasoning before it is left out: its id is not needed,
+    and the API accepts a search only directly after reasoning."""
     kept: list[PromptPart] = []
     for part in parts:
         match part:
@@ -342,7 +343,7 @@ def _faithful_items(parts: Sequence[PromptPart]) -> Iterator[Item]:
 
 
 def _without_sources(item: Item) -> Item:
-    """A web search as the API takes it back: the sources that it lists are for reading only."""
+    """Return a web search as the API accepts it back: the sources that it lists are read-only."""
     action = item.get("action")
     if not isinstance(action, dict) or "sources" not in action:
         return item
@@ -350,7 +351,7 @@ def _without_sources(item: Item) -> Item:
 
 
 def _plain_items(parts: Sequence[PromptPart]) -> Iterator[Item]:
-    """No ids, no reasoning, nothing the provider ran. Texts of one item stay one message."""
+    """Return items without ids, reasoning and provider-executed parts. The texts of one item stay one message."""
     open_message: Item | None = None
     open_id: str | None = None
     for part in parts:
@@ -423,7 +424,7 @@ def _content(part: PromptText) -> Item:
 
 
 def _with_phase(item: Item, part: PromptText) -> Item:
-    # Models that label their messages get worse when the label is lost on the way back.
+    # Models that label their messages get worse if the label is not sent back.
     if phase := _meta(part).get("phase"):
         item["phase"] = phase
     return item
@@ -442,7 +443,7 @@ def _call(part: PromptCall, *, item_id: str | None = None) -> Item:
     item: Item = {"type": "function_call"}
     if item_id is not None:
         item["id"] = item_id
-    # The arguments travel as a string, so that their own JSON stays as the model wrote it.
+    # Arguments are sent as a string, so that their JSON stays as the model wrote it.
     return item | {"call_id": part.id, "name": part.name, "arguments": bytes(part.input).decode()}
 
 

@@ -1,9 +1,9 @@
-"""The events of an OpenAI Responses stream, folded into parts.
+"""The fold of an OpenAI Responses stream into parts.
 
-Three facts a reader cannot see. `response.output_item.done` is the authority: reasoning is replayable only with the
-encrypted content from there (the one in `.added` may be incomplete), and calls run with the arguments from there.
-Items are told apart by `output_index`, because some compatible servers change the item's id half-way. And whatever
-follows reasoning that cannot be replayed gives up its own id: the API refuses one without the other.
+Three facts that the code does not show. `response.output_item.done` is authoritative: reasoning can be replayed only
+with the encrypted content from there (the one in `.added` may be incomplete), and calls run with the arguments from
+there. Items are identified by `output_index`, because some compatible servers change the item's id half-way. An item
+that follows reasoning that cannot be replayed loses its own id: the API refuses one without the other.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ from rookery.llm.wire import Event
 
 _INCOMPLETE = {"max_output_tokens": FinishReason.LENGTH, "content_filter": FinishReason.CONTENT_FILTER}
 _SUMMARY_GAP = "\n\n"
-# Raw reasoning text shares its item with summaries; their indexes must not meet.
+# Raw reasoning text shares its item with summaries; their indexes must not collide.
 _RAW_REASONING: Final = 1_000_000
 _MESSAGE: Final = events.Item(type="message")
 _REASONING: Final = events.Item(type="reasoning")
 
-# Codes inside a stream come without a status; these mean what the status here means to the common table.
+# Codes inside a stream come without a status; the common table treats them like the status given here.
 _STATUS_OF_CODE = {"vector_store_timeout": 504, "invalid_prompt": 400, "data_residency_mismatch": 400}
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _plain_decoder = msgspec.json.Decoder()
 
 
 class ResponsesFold:
-    """Folds one response. `unknown` counts the types of events that were not understood, and ignored."""
+    """Folds one response. `unknown` counts the types of ignored events."""
 
     def __init__(self, provider: str) -> None:
         self.unknown: Counter[str] = Counter()
@@ -69,16 +69,16 @@ class ResponsesFold:
         self._sequence = -1
         self._open: dict[int, OpenItem] = {}
         self._done: set[int] = set()
-        # What is known of each item, by its output index: its ids, which some servers change half-way, and its type.
+        # The known facts of each item by output index: its ids, which some servers change half-way, and its type.
         self._ids: dict[str, int] = {}
         self._types: dict[int, str] = {}
         self._sources: set[tuple[str, str]] = set()
         self._has_calls = False
         self._has_refused = False
         self._searches = 0
-        # The newest call of a server that does not say whether it is complete: it is, if more follows.
+        # The newest call of a server that does not report whether it is complete: it is, if more follows.
         self._held: ToolCall | None = None
-        # Whether ids may still be kept: until reasoning comes that cannot be replayed.
+        # Whether ids may still be kept: until a reasoning item cannot be replayed.
         self._keeps_ids = True
 
     def start(self, request_id: str | None, hide: error_bodies.Hide = error_bodies.by_look) -> None:
@@ -91,7 +91,7 @@ class ResponsesFold:
         except _UNREADABLE:
             return self._without_type(data)
         if type(known) is events.Error:
-            # Before the numbers: servers that fail in a hurry start them anew.
+            # Before the sequence numbers: servers that fail early restart them.
             return [StreamError(self._error(data))]
         if known.sequence_number is not None:
             if known.sequence_number <= self._sequence:
@@ -123,7 +123,7 @@ class ResponsesFold:
         return [StreamError(self._marked(errors.truncated(self._provider)))]
 
     def _without_type(self, data: bytes) -> Sequence[StreamPart]:
-        """An event whose type nobody knows is skipped; one that cannot be read at all ends the stream."""
+        """Skip an event of an unknown type; end the stream for one that cannot be read at all."""
         if data.strip() == b"[DONE]":
             return ()
         try:
@@ -191,7 +191,7 @@ class ResponsesFold:
     def _complete_text(
         self, index: int, content_index: int, *, text: str, is_refusal: bool, parts: list[StreamPart]
     ) -> None:
-        """Show what the deltas left out. An event of a message that is already over changes nothing."""
+        """Show the text that the deltas left out. An event of a message that has ended changes nothing."""
         if index in self._done:
             return
         block = self._text_block(index, content_index, is_refusal=is_refusal, parts=parts)
@@ -249,7 +249,7 @@ class ResponsesFold:
     # Tools
 
     def _on_arguments_delta(self, event: events.ArgumentsDelta, parts: list[StreamPart]) -> None:
-        # Without `.added` there is no id to show it under; `.done` brings the whole call.
+        # Without `.added` there is no id to show it under; `.done` brings the complete call.
         open_item = self._open.get(event.output_index)
         if open_item is not None and event.delta:
             open_item.sent += len(event.delta)
@@ -300,7 +300,7 @@ class ResponsesFold:
             self._ids[item.id] = index
 
     def _start_item(self, index: int, item: events.Item, parts: list[StreamPart]) -> OpenItem:
-        """The open item at this place, announced to the reader once. Messages are announced text by text."""
+        """Return the open item at this index, announced once. Messages are announced text by text."""
         open_item = self._item(index, item)
         if open_item.is_started:
             return open_item
@@ -314,7 +314,7 @@ class ResponsesFold:
         return open_item
 
     def _close_item(self, index: int, raw: Raw, parts: list[StreamPart]) -> None:
-        """The last word on an item: what was missed is caught up, then it ends with what a replay needs."""
+        """Finish an item: emit what was missed, then end it with the data that a replay needs."""
         if index in self._done:
             return
         item = events.read_item(raw)
@@ -336,8 +336,8 @@ class ResponsesFold:
         for content_index, content in enumerate(item.content or ()):
             self._content(index, content_index, content=content, parts=parts)
         if not open_item.blocks or (item.content and not any(map(_is_visible, item.content))):
-            # Prompts leave blank messages out. Reasoning that led to this one then has lost its follower, and what
-            # comes next must not look like it.
+            # Prompts leave blank messages out. The reasoning before this one has then lost its follower, and the next
+            # item must not take its place.
             self._keeps_ids = False
         meta = self._identity(item)
         if phase := item.phase or open_item.phase:
@@ -369,14 +369,14 @@ class ResponsesFold:
         _complete_arguments(open_item, arguments, parts)
         parts.append(ToolInputEnd(open_item.id))
         if item.status == "incomplete":
-            return  # cut off by the token limit: nobody may run half a call
+            return  # cut off by the token limit: a partial call must not run
         meta = self._identity(item) or None
         self._held = ToolCall(open_item.id, item.name or open_item.name, arguments, meta=meta)
         if item.status == "completed":
             self._release(parts)
 
     def _release(self, parts: list[StreamPart], *, is_cut_short: bool = False) -> None:
-        """Give out the call that was held back, unless the answer was cut short before its arguments were whole."""
+        """Emit the call that was held back, unless the answer was cut off before its arguments were complete."""
         held, self._held = self._held, None
         if held is None or (is_cut_short and not is_json(held.input)):
             return
@@ -384,7 +384,7 @@ class ResponsesFold:
         parts.append(held if held.input else msgspec.structs.replace(held, input="{}"))
 
     def _close_foreign(self, item: events.Item, raw: Raw, *, open_item: OpenItem, parts: list[StreamPart]) -> None:
-        """A web search, or an item of a kind this module does not know: kept whole, for replay and for people."""
+        """Finish a web search or an item of an unknown kind: it is kept whole, for replay and for display."""
         meta: Meta = self._identity(item) | {"raw": _plain_decoder.decode(raw)}
         action = "{}" if bytes(item.action) == b"null" else bytes(item.action).decode()
         if item.type == "web_search_call" and (meta["raw"].get("action") or {}).get("type", "search") == "search":
@@ -410,7 +410,7 @@ class ResponsesFold:
 
     def _finish(self, response: events.Response, parts: list[StreamPart]) -> None:
         for index, raw in self._places(response.output):
-            # Servers that send no item events say everything here.
+            # Servers that send no item events put everything here.
             self._close_item(index, raw, parts)
         for index in sorted(self._open):
             self._abandon(index, parts)
@@ -426,9 +426,9 @@ class ResponsesFold:
         parts.append(Finish(reason, events.normal_usage(response, self._searches), meta, detail))
 
     def _places(self, output: Sequence[Raw]) -> list[tuple[int, Raw]]:
-        """The items of the result with their output indexes in the stream.
+        """Return the items of the result with their output indexes in the stream.
 
-        An item is found by its id, else as the nth of its type: the positions in the list say nothing where a server
+        An item is found by its id, else as the nth of its type: the positions in the list are unreliable if a server
         leaves items out.
         """
         heads = [events.read_item(raw) for raw in output]
@@ -461,7 +461,7 @@ class ResponsesFold:
 
 
 def _reason_to_stop(response: events.Response) -> FinishReason:
-    """As the response says, whatever is in it."""
+    """Return the stop reason of the response, whatever its content."""
     if response.incomplete_details is not None and response.incomplete_details.reason:
         return _INCOMPLETE.get(response.incomplete_details.reason, FinishReason.OTHER)
     return FinishReason.STOP if response.status in (None, "completed") else FinishReason.OTHER

@@ -1,4 +1,4 @@
-"""The OpenAI Responses wire: how requests are made and answers are read, and when a provider is spoken to this way.
+"""The OpenAI Responses wire, and the choice between OpenAI's two wires for a provider.
 
 The builder is in `request`, the fold in `stream`.
 """
@@ -23,10 +23,10 @@ _OPENAI: Final = frozenset({"openai", "azure_openai"})
 
 
 def wire_of(provider_type: str, *, use_responses_api: bool | None = None, completions_only: bool = False) -> Wire:
-    """Which of OpenAI's two wires a provider of an OpenAI-shaped type is spoken to in.
+    """Choose the wire for a provider of an OpenAI-shaped type.
 
-    `use_responses_api` is what the model config says, None when it says nothing. `completions_only` is what the
-    catalog says of OpenAI's own models; nothing is known of those that other servers give the same name.
+    `use_responses_api` is the setting of the model config, None if it is not set. `completions_only` is the catalog's
+    entry for OpenAI's own models; it does not apply to models of the same name on other servers.
     """
     if provider_type in _OPENAI:
         return "completions" if use_responses_api is False or completions_only else "responses"
@@ -34,7 +34,7 @@ def wire_of(provider_type: str, *, use_responses_api: bool | None = None, comple
 
 
 class ResponsesFormat:
-    """The wire of one provider row and model. `provider` is how people call the provider; errors start with it."""
+    """The wire of one provider row and model. `provider` is its display name; errors start with it."""
 
     wire: Wire = "responses"
 
@@ -53,7 +53,7 @@ class ResponsesFormat:
         self._headers = _account_headers(organization, project)
 
     def build(self, call: Call, past: Past | None = None) -> Request:
-        """The request; `PromptInvalid` when calls and outputs of the prompt do not pair up."""
+        """Build the request. Raise `PromptInvalid` if calls and outputs of the prompt do not pair up."""
         return request.build(self._model, self._caps, call, headers=self._headers, past=past or Past())
 
     def fold(self, call: Call) -> ResponsesFold:
