@@ -1,1 +1,1 @@
-"""The offline guide: a scripted model that answers newcomers and drives the real tools."""
+"""The offline guide: a scripted model that answers new users and drives the real tools."""

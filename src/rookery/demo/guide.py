@@ -1,7 +1,7 @@
-"""The script a newcomer talks to: it understands plain requests and drives the real tools with them.
+"""The guide script: it understands plain requests and drives the real tools with them.
 
-No intelligence is pretended: it says what it is, recognises a dozen ways to ask, and calls the tool that fits. What a
-turn still has to do is read off its tool results, so it goes on after a crash like any other model.
+It does not pretend to be intelligent: it introduces itself as a script, recognizes a dozen requests, and calls the
+matching tool. The rest of a turn is derived from its tool results, so it continues after a crash like any other model.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WHO_I_AM = (
     "To talk to a language model instead, set ANTHROPIC_API_KEY or OPENAI_API_KEY before you start the server, "
     "or add a provider in the settings."
 )
-# What to ask for, and the tools that it takes.
+# Example requests, and the tools they need.
 SUGGESTIONS: tuple[tuple[frozenset[str], str], ...] = (
     (frozenset({"write_file", "read_file", "edit_files", "execute"}), "take the tour"),
     (frozenset({"write_file", "execute"}), "write a Python script that counts to five"),
@@ -48,7 +48,7 @@ WRITING = frozenset({"write_file", "edit_files"})
 PLAN_TOOLS = frozenset({"ask_user_question", "propose_plan"})
 NEEDS_WORKSPACE = re.compile(r"no workspace", re.IGNORECASE)
 NEEDS_START = re.compile(r"use start_workspace", re.IGNORECASE)
-# The tools that act in a workspace; a chat without one gets it before they are called.
+# The tools that act in a workspace; a chat without a workspace gets one before they are called.
 WORKSPACE_TOOLS = frozenset(
     {
         *("read_file", "write_file", "edit_files", "execute", "attach_file", "propose_plan"),
@@ -58,7 +58,7 @@ WORKSPACE_TOOLS = frozenset(
 PREPARATION = frozenset({"list_templates", "create_workspace", "start_workspace"})
 HAS_WORKSPACE = "<workspace-context>"
 MAX_SHOWN = 1500
-# Of one message, and how many, a summary repeats.
+# The length and the number of messages that a summary repeats.
 MAX_QUOTE, MAX_QUOTES = 300, 20
 
 NOT_UNDERSTOOD = (
@@ -68,7 +68,7 @@ NOT_UNDERSTOOD = (
 
 
 def guide(call: Call) -> Sequence[Step]:
-    """The next step of the turn: more calls while there are rounds left, then an account of what they gave."""
+    """Return the next step of the turn: calls while there are rounds left, then a report of their results."""
     if not call.tools and call.format is not None:
         return (Say(json.dumps(texts.make_object(call.format.schema, last_user_text(call.prompt)))),)
     if call.purpose is Purpose.COMPACTION:
@@ -82,12 +82,12 @@ def guide(call: Call) -> Sequence[Step]:
 
 
 def tour(call: Call) -> Sequence[Step]:
-    """Takes the tour, whatever was said."""
+    """Start the tour for any message."""
     return _proceed(call, make_tour(call.prompt), results_since_user(call.prompt))
 
 
 def _instead(call: Call, asked: str, results: Sequence[PromptResult]) -> Request | None:
-    """What to do with words that no pattern fits: a plan where plans are made, else the tour, once in a chat."""
+    """Handle a message that matches no pattern: write a plan in plan mode, else offer the tour, once per chat."""
     tools = _usable(call)
     if len(asked.split()) < 3 or "the tool " in asked:
         return None
@@ -100,7 +100,7 @@ def _instead(call: Call, asked: str, results: Sequence[PromptResult]) -> Request
 
 
 def _answered(prompt: Prompt, said: str) -> str | None:
-    """Thanks for a choice, where the last thing that happened before these words was a question with that choice."""
+    """Acknowledge a choice, if the message before this one was a question with that choice."""
     before = [part for part in all_parts(prompt) if isinstance(part, PromptCall | PromptResult)]
     if len(before) < 2 or not isinstance(before[-1], PromptResult) or before[-1].name != "ask_user_question":
         return None
@@ -154,12 +154,12 @@ def _proceed(call: Call, request: Request | None, results: Sequence[PromptResult
 
 
 def _offer(tools: set[str]) -> str:
-    """What can be asked for in this chat, and nothing else."""
+    """List the requests that work in this chat."""
     is_planning = "propose_plan" in tools
     lines = [
         f"- {line}"
         for needed, line in SUGGESTIONS
-        # Whoever plans writes the plan and nothing else.
+        # In plan mode only the plan is written.
         if needed <= tools and not (is_planning and needed & WRITING and "propose_plan" not in needed)
     ]
     return "\n".join(["Try one of these:", *lines]) if lines else NOTHING_TO_USE
@@ -170,7 +170,7 @@ def _missing(request: Request, tools: set[str]) -> list[str]:
 
 
 def _rounds_done(request: Request, own: Sequence[PromptResult]) -> int:
-    """How many rounds have their results."""
+    """Return the number of rounds that have results."""
     left = len(own)
     for index, calls in enumerate(request.rounds):
         if left < len(calls):
@@ -180,7 +180,7 @@ def _rounds_done(request: Request, own: Sequence[PromptResult]) -> int:
 
 
 def _own(request: Request, results: Sequence[PromptResult]) -> list[PromptResult]:
-    """The results of the request itself, without those of getting and starting a workspace for it."""
+    """Return the results of the request itself, without those of creating and starting a workspace for it."""
     asked_for = {call.name for calls in request.rounds for call in calls}
     return [
         result
@@ -190,14 +190,14 @@ def _own(request: Request, results: Sequence[PromptResult]) -> list[PromptResult
 
 
 def _is_about_workspace(result: PromptResult) -> bool:
-    """Whether a tool only said that its workspace is missing or down."""
+    """Return whether a tool only reported that its workspace is missing or stopped."""
     return result.is_error and bool(NEEDS_WORKSPACE.search(result.text) or NEEDS_START.search(result.text))
 
 
 def _prepare(
     prompt: Prompt, request: Request, results: Sequence[PromptResult], tools: set[str]
 ) -> Sequence[Step] | None:
-    """What has to happen before the tools of the request can work; None when nothing has."""
+    """Return the calls that must precede the tools of the request; None if there are none."""
     names = {call.name for calls in request.rounds for call in calls}
     if not names & WORKSPACE_TOOLS or names & PREPARATION:
         return None
@@ -237,7 +237,7 @@ def _has_workspace(prompt: Prompt) -> bool:
 
 
 def _was_stopped(prompt: Prompt) -> bool:
-    """Whether the last that this chat did with its workspace was to stop it."""
+    """Return whether the last workspace operation of this chat was to stop it."""
     life = [
         part.name
         for part in all_parts(prompt)
@@ -255,7 +255,7 @@ class _Templates(msgspec.Struct, frozen=True):
 
 
 def _simplest_template(result: PromptResult) -> str:
-    """One that needs no answers: `blank` or `python` where there are such, else the first."""
+    """Return a template without parameters: `blank` or `python` if they exist, else the first."""
     try:
         templates = msgspec.json.decode(result.text, type=_Templates).templates
     except msgspec.DecodeError:
@@ -265,12 +265,12 @@ def _simplest_template(result: PromptResult) -> str:
 
 
 def _account(results: Sequence[PromptResult]) -> str:
-    """What the tools gave, in words, with the output that matters."""
+    """Describe the results of the tools, with the relevant output."""
     return "\n\n".join(map(_said, results))
 
 
 def _startup(result: PromptResult) -> str:
-    """What went wrong while the workspace was set up, if anything did."""
+    """Describe what went wrong during the setup of the workspace, if anything did."""
     how = field_of(result, "startup_script")
     if not how:
         return ""
@@ -329,7 +329,7 @@ def _reported(result: PromptResult) -> str:
 
 
 def _shown(text: str) -> str:
-    """The text, or its two ends: what matters of a log is often at its end."""
+    """Return the text, or its two ends: the relevant part of a log is often at its end."""
     if len(text) <= MAX_SHOWN:
         return text
     half = MAX_SHOWN // 2
@@ -337,7 +337,7 @@ def _shown(text: str) -> str:
 
 
 def _summary(prompt: Prompt) -> str:
-    """What a summary has to keep, without understanding any of it: what was asked for, in the user's own words."""
+    """Summarize a chat without understanding it: repeat the requests in the user's own words."""
     asked = [text_of(message) for message in prompt.messages if message.role is Role.USER][:-1]
     lines = [f"- {' '.join(text.split())[:MAX_QUOTE]}" for text in asked[-MAX_QUOTES:] if text.strip()]
     used = sorted({part.name for part in all_parts(prompt) if isinstance(part, PromptResult)})

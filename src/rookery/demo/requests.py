@@ -1,6 +1,6 @@
-"""What the guide understands: plain ways to ask, and the calls of tools that each of them takes.
+"""The requests the guide understands, and the tool calls for each of them.
 
-Every request is made anew at each step of its turn, from the words and the prompt alone.
+A request is parsed again at each step of its turn, from the message and the prompt alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DIRECTORY = re.compile(r"^Working directory: (/\S+)$", re.MULTILINE)
 MAX_AGENTS = 4
 MAX_GOAL = 300
 TESTS = "if [ -f Makefile ]; then make test; else python3 -m unittest discover -v; fi 2>&1"
-# What a person may type as it stands; everything else has to be asked for with a word more.
+# Commands that users may type without a prefix; everything else needs a verb such as "run".
 COMMANDS = frozenset(
     {
         *("ls", "pwd", "date", "uname", "whoami", "id", "df", "du", "free", "ps", "env", "echo", "cat", "head", "tail"),
@@ -37,7 +37,7 @@ for number in range(1, 6):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """The calls a request needs, in rounds: the calls of one round run side by side. `outro` ends the account."""
+    """The calls of a request, in rounds: the calls of one round run in parallel. `outro` ends the report."""
 
     intro: str
     rounds: tuple[tuple[CallTool, ...], ...]
@@ -45,7 +45,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 def understand(asked: str, prompt: Prompt, results: Sequence[PromptResult]) -> Request | None:
-    """What the text asks for, or None when none of the patterns fits."""
+    """Return the request in the text, or None if no pattern matches."""
     for pattern, make in _PATTERNS:
         if found := pattern.fullmatch(asked):
             return make(found, prompt, results)
@@ -127,7 +127,7 @@ def _spawn(found: re.Match[str], _: Prompt, results: Sequence[PromptResult]) -> 
 
 
 def _use(found: re.Match[str], _: Prompt, __: Sequence[PromptResult]) -> Request | None:
-    """Any tool by its name, with the arguments as JSON: what plain words do not reach."""
+    """Parse a call of any tool by name, with the arguments as JSON, for tools without a plain request."""
     try:
         args = msgspec.json.decode(found["args"] or "{}", type=dict[str, Any])
     except msgspec.DecodeError:
@@ -149,7 +149,7 @@ def make_tour(prompt: Prompt, intro: str = "", outro: str = "") -> Request:
 
 
 def _write_script(found: re.Match[str], prompt: Prompt, _: Sequence[PromptResult]) -> Request:
-    """Always the same script: nobody here can program. But it is written, and it runs."""
+    """Write always the same script: the guide cannot program. The script is real, and it runs."""
     path = f"{_folder(prompt)}/count.py"
     write = CallTool("write_file", {"path": path, "content": SCRIPT})
     run = CallTool("execute", {"command": f"python3 {path}", "timeout": "30s", "model_intent": "Run the script"})
@@ -168,7 +168,7 @@ def _ready_made(intro: str, command: str) -> Maker:
 
 
 def _bare(found: re.Match[str], _: Prompt, __: Sequence[PromptResult]) -> Request | None:
-    """A line that begins with a well-known command is one."""
+    """Return the command if the line begins with a well-known one."""
     if found["what"].split()[0] not in COMMANDS:
         return None
     return Request("I will run that.", ((CallTool("execute", {"command": found["what"], "timeout": "30s"}),),))
@@ -250,13 +250,13 @@ def system_text(prompt: Prompt) -> str:
 
 
 def _folder(prompt: Prompt) -> str:
-    """Where files go: the workspace's own directory, once it is known."""
+    """Return the folder for files: the workspace's directory, once it is known."""
     found = DIRECTORY.search(system_text(prompt))
     return found[1] if found else HOME
 
 
 def field_of(result: PromptResult | None, name: str) -> str:
-    """A member of a result that is a JSON object; empty when there is none."""
+    """Return a member of a result that is a JSON object; empty if there is none."""
     try:
         value = msgspec.json.decode(result.text) if result else None
     except msgspec.DecodeError:

@@ -1,6 +1,6 @@
-"""Short texts about a chat from a model that understands none of it: titles, labels and summaries work offline too.
+"""Offline titles, labels and summaries of a chat, made without understanding it.
 
-They are made of the chat's own words. What is asked for is told by the names of the object's members.
+They consist of the chat's own words. The member names of the requested object determine which text is wanted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rookery.domain.chat import titles
 MAX_ASKED = 5
 MAX_ASKED_WORDS = 12
 MAX_ANSWER_WORDS = 25
-MAX_PIECE = 120  # characters of a request or an answer: six of them are a summary
+MAX_PIECE = 120  # characters of a request or an answer: six of them make a summary
 LABEL_TITLE_WORDS = 4
 
 _LABELLED = re.compile(r"\ATitle: (?P<title>[^\n]*)\nState: (?P<state>[^\n]*)\n\n(?P<answer>.*)\Z", re.DOTALL)
@@ -25,7 +25,7 @@ _FAILED = re.compile(r"\bfailed\b|\bexit code\b|\bcould be (?:made|started)\b")
 
 
 def make_object(schema: Mapping[str, Any], text: str) -> dict[str, object]:
-    """An object of this shape about the text."""
+    """Return an object of this shape about the text."""
     properties = schema.get("properties") or {}
     return {name: _value(name, declared, text) for name, declared in properties.items()}
 
@@ -46,7 +46,7 @@ def _value(name: str, schema: object, text: str) -> object:
 
 
 def title(text: str) -> str:
-    """The first words of the request."""
+    """Return the first words of the request."""
     words = text.replace("`", "").split()
     if not words:
         return titles.EMPTY_TITLE
@@ -55,7 +55,7 @@ def title(text: str) -> str:
 
 
 def label(text: str) -> str:
-    """How a turn ended, as far as its last words show it."""
+    """Return how a turn ended, as far as its last words show it."""
     found = _LABELLED.match(text)
     if found is None:
         return titles.FINISHED_LABEL
@@ -68,8 +68,8 @@ def label(text: str) -> str:
 
 
 def summary(text: str) -> str:
-    """What the user asked for, and how the last answer ended."""
-    # Before the first speaker, then who and what by turns.
+    """Return the user's request and the end of the last answer."""
+    # The text before the first speaker, then speaker and message alternate.
     pieces = _SPEECH.split(text)
     speeches = list(zip(pieces[1::2], pieces[2::2], strict=True))
     asked = [_words(said, MAX_ASKED_WORDS) for who, said in speeches if who == "User" and said.strip()]
@@ -83,14 +83,14 @@ _TEXTS: Mapping[str, Callable[[str], str]] = {"title": title, "label": label, "s
 
 
 def _last_sentence(answer: str) -> str:
-    """The first sentence of the last paragraph that is prose."""
+    """Return the first sentence of the last prose paragraph."""
     paragraphs = [each.strip() for each in re.split(r"\n\s*\n", _CODE.sub("", answer))]
     prose = [each for each in paragraphs if each and "\n- " not in each]
     return _words(_SENTENCE_END.split(prose[-1])[0], MAX_ANSWER_WORDS) if prose else ""
 
 
 def _words(text: str, count: int) -> str:
-    """So many words in one line and one sentence."""
+    """Return at most this many words, in one line without sentence ends."""
     whole = " ".join(_SENTENCE_END.sub(" ", text).split())
     short = " ".join(whole.split()[:count])[:MAX_PIECE].strip(" .,;")
     return short + ("\N{HORIZONTAL ELLIPSIS}" if len(short) < len(whole.strip(" .,;")) else "")

@@ -1,1 +1,1 @@
-"""Which model answers, with which key, options and price: the directory of configured models."""
+"""Configured models: the directory, resolution, keys, options, prices and the connection to a provider."""

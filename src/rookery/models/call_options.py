@@ -1,6 +1,6 @@
-"""The options of a model config, put into a call the way its wire takes them.
+"""The options of a model config, applied to a call in the form its wire takes.
 
-`NOT_SENT` is the honest list of options a wire takes no notice of; a test holds every other one against the request.
+`NOT_SENT` lists the options that a wire ignores; a test checks every other option against the request.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rookery.llm.completions.options import CompletionsOptions
 from rookery.llm.responses.request import ResponsesOptions
 from rookery.llm.types import Call, WebSearch, Wire
 
-# Read before there is a call: which wire, which effort, which model next, and what the model can do.
+# Read before there is a call: the wire, the effort, the fallbacks, and the capabilities of the model.
 DECIDED_BEFORE = frozenset({"reasoning_effort", "fallbacks", "capabilities", "use_responses_api"})
 WEB_SEARCH = frozenset(
     {
@@ -53,7 +53,8 @@ _OF_CALL = ("max_output_tokens", "temperature", "top_p", "top_k", "presence_pena
 
 
 def with_options(call: Call, options: ModelOptions, *, wire: Wire) -> Call:
-    """The call with what the config says. What the call says already stays: compaction and titles have own limits."""
+    """Return the call with the config's options. Values the call already has stay: compaction and titles set own
+    limits."""
     said: dict[str, Any] = {name: getattr(options, name) for name in _OF_CALL if getattr(call, name) is None}
     if call.options is None:
         said["options"] = wire_options(options, wire)
@@ -63,7 +64,7 @@ def with_options(call: Call, options: ModelOptions, *, wire: Wire) -> Call:
 
 
 def wire_options(options: ModelOptions, wire: Wire) -> msgspec.Struct | None:
-    """The wire's own struct; None for wires that have none. Options that are not set keep the wire's defaults."""
+    """Return the wire's own struct; None for wires without one. Options that are not set keep the wire's defaults."""
     struct = _STRUCTS.get(wire)
     if struct is None:
         return None
@@ -74,7 +75,7 @@ def wire_options(options: ModelOptions, wire: Wire) -> msgspec.Struct | None:
 
 
 def with_user(call: Call, user_hash: str | None, *, wire: Wire) -> Call:
-    """The call with what stands for its user, where the wire has a field for it."""
+    """Return the call with the hash of its user, if the wire has a field for it."""
     field = _USER_FIELDS.get(wire)
     if user_hash is None or field is None:
         return call
@@ -83,7 +84,7 @@ def with_user(call: Call, user_hash: str | None, *, wire: Wire) -> Call:
 
 
 def web_search(options: ModelOptions) -> WebSearch | None:
-    """The provider's own search, if the config switches it on."""
+    """Return the provider's web search, if the config enables it."""
     if not options.web_search_enabled:
         return None
     return WebSearch(

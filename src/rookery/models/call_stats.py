@@ -1,4 +1,4 @@
-"""Counters of model calls, by model and purpose: durations, tokens, cost, retries. Nothing here is called per token."""
+"""Counters of model calls, by model and purpose: durations, tokens, cost, retries. Not called per token."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from rookery.llm.types import LanguageModel
 from rookery.store.models.usage import CallStatus, Entry
 from rookery.telemetry.histogram import Histograms, exponential
 
-# Chosen: models come from configurations, so there are few at a time; over months of changes they must stay few.
+# Chosen: models come from configurations, so there are few at a time; the number must stay bounded over months.
 MAX_MODELS = 200
 OTHER_MODEL = "other"
 
 FIRST_PART_BOUNDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
-# Type of the provider, and the configured name of the model.
+# The type of the provider, and the configured name of the model.
 ModelKey: TypeAlias = tuple[str, str]
 
 
 class CallStats:
-    """Counts calls of models and what came of them. One per process; keys are label values.
+    """Counts calls of models and their results. One per process; keys are label values.
 
-    A step in the sense of the counters is a call that was answered, whatever it was for.
+    A step in these counters is a call that was answered, for any purpose.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class CallStats:
         self.empty_responses = 0
         self._models: set[ModelKey] = set()
 
-    # What the loop tells (`StepStats`)
+    # Reported by the loop (`StepStats`)
 
     def step_started(self, model: LanguageModel, *, messages: int, prompt_bytes: int) -> None:
         key = self._key(model)
@@ -52,10 +52,10 @@ class CallStats:
     def empty_response(self, model: LanguageModel) -> None:
         self.empty_responses += 1
 
-    # What the worker tells
+    # Reported by the worker
 
     def call_ended(self, model: LanguageModel, row: Entry) -> None:
-        """A call is over, however it ended; `row` is what the ledger says of it. To be told once for each call."""
+        """Count a finished call; `row` is its entry in the ledger. Call it once for each call."""
         key, purpose = self._key(model), str(row.purpose)
         self.call_seconds.observe((*key, purpose, str(row.status)), row.runtime_ms / 1000)
         if row.status is CallStatus.OK:
@@ -74,16 +74,16 @@ class CallStats:
             self.cost_micros[*key, purpose] += row.cost_micros
 
     def retried(self, model: LanguageModel, kind: str) -> None:
-        """A step failed in a way that passes, and is tried again."""
+        """Count a retry of a step after a temporary failure."""
         self.retries[*self._key(model), kind] += 1
 
     def compacted(self, model: LanguageModel | None, source: str, *, result: str) -> None:
-        """A summary was made, or was not, or did not help. `model` is the one that was to make it, if it is at hand."""
+        """Count a summary: made, failed, or of no help. `model` is the one that makes summaries, if it is known."""
         key = (OTHER_MODEL, OTHER_MODEL) if model is None else self._key(model)
         self.compactions[*key, source, result] += 1
 
     def rung_taken(self, model: LanguageModel, rung: str, *, result: str) -> None:
-        """A chat was made shorter in one way, or a request for that was itself too long."""
+        """Count a rung of the overflow ladder, or a shortening request that was itself too long."""
         self.rungs[*self._key(model), rung, result] += 1
 
     def _key(self, model: LanguageModel) -> ModelKey:

@@ -1,7 +1,7 @@
-"""What models can do, by their id: the built-in table, and what providers and administrators say over it.
+"""The capabilities of models by id: the built-in table, and the corrections of providers and administrators.
 
-An administrator's word wins, then what the provider's own model endpoint reported, then the table (the longest prefix
-that fits), then conservative defaults: no thinking parameters, no forced tool choice, plain text.
+An administrator's setting wins, then the report of the provider's model endpoint, then the table (the longest matching
+prefix), then conservative defaults: no thinking parameters, no forced tool choice, plain text.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _claude_4(max_output: int, thinking: Thinking = _BUDGET, **more: Any) -> Cap
 
 
 def _claude_5(thinking: Thinking, *, forced: bool, binds: bool) -> Capabilities:
-    """Thinking that is bound to its prefix is good for the model that wrote it alone, so it has no family."""
+    """Thinking bound to its prefix is valid only for the model that wrote it, so these models have no family."""
     return Capabilities(
         max_output=128_000,
         thinking=thinking,
@@ -54,8 +54,9 @@ def _claude_5(thinking: Thinking, *, forced: bool, binds: bool) -> Capabilities:
     )
 
 
-# Published by name alone. What all of the family do, and of the rest what is safe with every model: no choice is
-# forced, no thinking of others is replayed; a model that binds its thinking says so, and is asked again (rung A).
+# Only the names are published. The entry has what the whole family supports, and otherwise what is safe with every
+# model: no forced choice, no replayed thinking of other models; a model that binds its thinking reports it, and the
+# call is repeated (rung A).
 _UNPROVEN_5 = msgspec.structs.replace(_claude_5(_ALWAYS, forced=False, binds=False), thinking_family=None)
 
 CLAUDE: Mapping[str, Capabilities] = {
@@ -91,7 +92,7 @@ def _gpt(max_output: int | None, **more: Any) -> Capabilities:
 
 
 def _reasoning(*efforts: Effort, max_output: int = 128_000) -> Capabilities:
-    """Sampling is accepted where reasoning can be switched off; the wire sends it only then."""
+    """Sampling is accepted if reasoning can be switched off; the wire sends it only then."""
     return _gpt(max_output, efforts=efforts, reasoning_model=True, sampling=_NONE in efforts)
 
 
@@ -140,7 +141,7 @@ def _gemini(*efforts: Effort, always_on: bool = False, max_output: int = 65_536)
     )
 
 
-# Makes pictures, and takes no tools.
+# Generates images, and takes no tools.
 _DRAWS = Capabilities(max_output=32_768)
 _FLASH_3 = _gemini(_MINIMAL, *_LOW_TO_HIGH)
 
@@ -186,7 +187,7 @@ _MEDIA_BY_WIRE: Mapping[Wire, tuple[str, ...]] = {
     "bridge": (),
     "scripted": ("*/*",),
 }
-# By provider type; for type `bridge` by what stands before the colon, as pydantic-ai names its providers.
+# By provider type; for type `bridge` by the prefix before the colon, as pydantic-ai names its providers.
 _MEDIA_BY_BRIDGED: Mapping[str, tuple[str, ...]] = {
     ProviderType.BEDROCK: ("image/*", "text/*", "application/pdf"),
     ProviderType.GOOGLE: ("*/*",),
@@ -195,8 +196,8 @@ _MEDIA_BY_BRIDGED: Mapping[str, tuple[str, ...]] = {
     "openai": _IMAGES_AND_PDF,
 }
 
-# Where a version ends: a date, a snapshot or a variant may follow, but not the next digits of another version. Models
-# newer than the table get the defaults, not what an older one could do. (`-0` is how some write "no minor version".)
+# The end of a version: a date, a snapshot or a variant may follow, but not the digits of another version. Models newer
+# than the table get the defaults, not the entry of an older one. (`-0` is how some write "no minor version".)
 _ENDS = re.compile(r"(?![-.](?!0\b)\d{1,2}(?!\d))(?:[-.:@]|$)")
 
 
@@ -208,10 +209,11 @@ def capabilities(
     reported: Capabilities | None = None,
     overrides: CapabilityOverrides | None = None,
 ) -> Capabilities:
-    """What this model can do on this wire. `reported` is what the provider's own endpoint said, if it was asked."""
+    """Return the capabilities of this model on this wire. `reported` is the report of the provider's endpoint, if
+    any."""
     found = reported or built_in(provider_type, model) or Capabilities()
     if wire == "completions":
-        # Thinking there is an effort and nothing else; its proofs cannot be replayed.
+        # Thinking on this wire is an effort and nothing else; its proofs cannot be replayed.
         found = msgspec.structs.replace(found, thinking=Thinking(), binds_thinking=False, thinking_family=None)
     media = _media_of_bridged(provider_type, model) if wire == "bridge" else _MEDIA_BY_WIRE[wire]
     found = msgspec.structs.replace(found, media_types=media)
@@ -222,12 +224,12 @@ def capabilities(
 
 
 def built_in(provider_type: str, model: str) -> Capabilities | None:
-    """What the table says: the longest prefix that fits, None when the model is not in it."""
+    """Return the table's entry: the longest matching prefix, None if the model is not in it."""
     if provider_type == ProviderType.BRIDGE:
         model = model.partition(":")[2] or model
     name = bare_name(model)
     for table in _TABLES.get(provider_type, ()):
-        # Some write a version with dots, `claude-sonnet-4.5`.
+        # Some providers write a version with dots, `claude-sonnet-4.5`.
         folded = name.replace(".", "-") if table is CLAUDE else name
         fitting = [prefix for prefix in table if _fits(folded, prefix)]
         if fitting:
@@ -245,11 +247,12 @@ def is_completions_only(model: str) -> bool:
 
 
 def bare_name(model: str) -> str:
-    """The model's own name, without what gateways put in front: `us.anthropic.claude-...`, `openai/gpt-...`."""
+    """Return the model's own name, without the prefix of gateways: `us.anthropic.claude-...`, `openai/gpt-...`."""
     name = model.lower().rpartition("/")[2]
     return name.rpartition("anthropic.")[2]
 
 
 def _fits(name: str, prefix: str) -> bool:
-    """A prefix ends where the version ends: `gpt-4` does not fit `gpt-4o`, nor `claude-opus-5` `claude-opus-5-9`."""
+    """Return whether a prefix matches. It ends at a version: `gpt-4` does not match `gpt-4o`, nor `claude-opus-5`
+    `claude-opus-5-9`."""
     return name.startswith(prefix) and _ENDS.match(name, len(prefix)) is not None

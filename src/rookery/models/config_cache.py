@@ -1,7 +1,7 @@
-"""A cache for configuration: short-lived, filled once for all who wait, and never filled with what is out of date.
+"""A short-lived cache for configuration. One fill serves all waiting callers, and stale fills are not stored.
 
-A fill runs in a task of the cache: whoever waits for it may be cancelled without harm to the others. A fill that began
-before an invalidation answers those who waited, and is not kept.
+A fill runs in a task of the cache: a waiting caller can be cancelled without affecting the others. A fill that began
+before an invalidation is returned to its callers, and not stored.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class CacheStats(msgspec.Struct, frozen=True):
 
 
 class ConfigCache(Generic[K, V]):
-    """Values by key for `ttl_seconds`. A fill that fails is not kept: the next one asks again."""
+    """Values by key for `ttl_seconds`. A failed fill is not stored: the next caller starts a new one."""
 
     def __init__(
         self,
@@ -57,25 +57,25 @@ class ConfigCache(Generic[K, V]):
         flight = self._flights.get(key)
         if flight is None:
             flight = self._start(key)
-        # Shielded: one who is cancelled leaves, and the fill goes on for the others.
+        # Shielded: if one caller is cancelled, the fill continues for the others.
         return await asyncio.shield(flight)
 
     def invalidate(self, key: K | None = None) -> None:
-        """Forget one value, or all. Who asks from now on gets what is read from now on."""
+        """Drop one value, or all. Later callers get a value that is read after this call."""
         self._generation += 1
         if key is None:
             self._entries.clear()
             self._flights.clear()
             return
         self._entries.pop(key, None)
-        # Fills of other keys go on, but are not kept: the generation is one for all, because hints are rare.
+        # Fills of other keys continue, but are not stored: all keys share one generation, because hints are rare.
         self._flights.pop(key, None)
 
     def stats(self) -> CacheStats:
         return CacheStats(len(self._entries), self._hits, self._fills, len(self._tasks))
 
     async def close(self) -> None:
-        """End the fills that still run."""
+        """Cancel the running fills."""
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -97,7 +97,7 @@ class ConfigCache(Generic[K, V]):
     def _keep(self, key: K, value: V) -> None:
         self._entries.pop(key, None)
         while len(self._entries) >= self._max_entries:
-            del self._entries[next(iter(self._entries))]  # the one that was filled first
+            del self._entries[next(iter(self._entries))]  # the oldest entry
         self._entries[key] = (self._clock.monotonic() + self._ttl_seconds, value)
 
     def _done(self, key: K, task: asyncio.Task[V]) -> None:
@@ -105,4 +105,4 @@ class ConfigCache(Generic[K, V]):
         if self._flights.get(key) is task:
             del self._flights[key]
         if not task.cancelled():
-            task.exception()  # looked at, so that a failure nobody waited for is not reported as lost
+            task.exception()  # retrieved, so that asyncio does not report a failure without a waiting caller

@@ -1,7 +1,7 @@
-"""From a config with its key to a model that can be asked: the wire, the address, the headers, what the model can do.
+"""The connector: from a model config and its key to a callable model with wire, address, headers and capabilities.
 
-One `Connector` per process owns everything that outlives a call: connections, what providers reported, and what is
-remembered of chats. The models it makes are cheap, and are made anew for each step, so that they follow the config.
+One `Connector` per process owns everything that outlives a call: connections, reports of providers, and the memory of
+chats. The models it makes are cheap, and are made for each step, so that they follow the config.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from rookery.store.models.providers import Provider
 if TYPE_CHECKING:
     from rookery.llm.bridge.factory import BridgeClients
 
-# Chosen: how long the first call to a model that the table does not know waits for its provider's word.
+# Chosen: how long the first call to a model that is not in the table waits for its provider's report.
 FIRST_REPORT_SECONDS: Final = 2.0
 
 _OPENAI_SHAPED: Final = frozenset(
@@ -59,7 +59,7 @@ _OPENAI_SHAPED: Final = frozenset(
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a call comes from. `root_chat_id` is the chat itself unless that belongs to a subagent."""
+    """The origin of a call. `root_chat_id` is the chat itself unless the chat belongs to a subagent."""
 
     owner_id: UUID
     chat_id: UUID
@@ -77,7 +77,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def choose_wire(provider_type: str, model: str, *, use_responses_api: bool | None = None) -> Wire:
-    """How a provider of this type is spoken to (models.md, "Which wire"). What has no wire of its own is bridged."""
+    """Return the wire for a provider of this type. A type without a native wire is bridged."""
     if provider_type == ProviderType.ANTHROPIC:
         return "anthropic"
     if provider_type == ProviderType.SCRIPTED:
@@ -92,19 +92,19 @@ def choose_wire(provider_type: str, model: str, *, use_responses_api: bool | Non
 
 
 def identity_of(provider: Provider, config: ModelConfig) -> ModelIdentity:
-    """Who writes with this config, for the prompt: also for configs that are long deleted."""
+    """Return the author identity of this config, for the prompt. Also works for deleted configs."""
     wire = choose_wire(provider.type, config.model, use_responses_api=config.options.use_responses_api)
     caps = catalog.capabilities(provider.type, config.model, wire=wire, overrides=config.options.capabilities)
     return ModelIdentity(provider_id=provider.id, model=config.model, wire=wire, thinking_family=caps.thinking_family)
 
 
 def default_scripts() -> Scripts:
-    """The scripts everybody has; tests register theirs beside them."""
+    """Return the built-in scripts; tests register theirs in addition."""
     return Scripts({"guide": guide, "tour": tour, "echo": echo})
 
 
 class Connector:
-    """One per process. `stats` hears what the wires count; `scripts` are what the scripted provider's models say."""
+    """One per process. `stats` receives the counts of the wires; `scripts` are the models of the scripted provider."""
 
     def __init__(
         self,
@@ -132,16 +132,16 @@ class Connector:
         return self._pasts.entries, *self._memory.caches
 
     async def close(self) -> None:
-        """Close all connections; answers that are still open end with an error."""
+        """Close all connections; open answers end with an error."""
         await self._reports.close()
         if self._bridge_clients is not None:
             await self._bridge_clients.close()
         await self._clients.close()
 
     async def model(self, ready: ReadyModel) -> LanguageModel | ProviderError:
-        """The model of this config, or the error that a call would end with.
+        """Return the model of this config, or the error that a call would end with.
 
-        Waits for nothing but the provider's word on a model that nobody else knows, and for that only a moment.
+        Waits only for the provider's report on a model that is not in the table, and only briefly.
         """
         wire = self.wire(ready)
         if wire == "scripted":
@@ -181,12 +181,12 @@ class Connector:
         return choose_wire(ready.provider.type, ready.config.model, use_responses_api=options.use_responses_api)
 
     async def refresh(self, ready: ReadyModel) -> Report | None:
-        """Ask the provider about this model now, as after a config was saved. None when it says nothing."""
+        """Ask the provider about this model now, for example after a config was saved. None if it reports nothing."""
         base_url = ready.provider.effective_base_url
         return None if base_url is None else await self._reports.refresh(_source(ready, base_url))
 
     def reported_window(self, ready: ReadyModel) -> int | None:
-        """How much the provider says that the model reads, as far as this process has heard. Asks nobody twice."""
+        """Return the context window that the provider reported. Does not wait: an old report is fetched by a task."""
         base_url = ready.provider.effective_base_url
         report = None if base_url is None else self._reports.find(_source(ready, base_url))
         return None if report is None else report.context_limit
@@ -198,7 +198,7 @@ class Connector:
         return await self._reports.first(source, wait_seconds=FIRST_REPORT_SECONDS)
 
     def _bridged(self, ready: ReadyModel) -> LanguageModel:
-        # Here, because the bridge is an extra that most installations never load.
+        # Imported here, because the bridge is an extra that most installations never load.
         from rookery.llm.bridge.factory import BridgeClients, bridge_model
 
         if self._bridge_clients is None:
@@ -236,12 +236,12 @@ def make_call(
     window_tokens: int | None = None,
     default_output_tokens: int = DEFAULT_MAX_OUTPUT_TOKENS,
 ) -> Call:
-    """A call with everything the config says. `effort` is what the chat asked for; the config decides what it gets.
-    `default_output_tokens` is the limit of the answer where neither the call nor the config has one.
+    """Return a call with all options of the config. `effort` is the chat's request; the config decides about it.
+    `default_output_tokens` limits the answer if neither the call nor the config has a limit.
 
-    `may_search=False` leaves out the provider's own web search, whatever the config says (plan mode). With
-    `window_tokens` an answer gets no more of a small window than leaves room for a question: a quarter where nobody
-    set another limit, half of it at most.
+    `may_search=False` leaves out the provider's web search, whatever the config says (plan mode). With `window_tokens`
+    the answer leaves room for the prompt in a small window: it gets a quarter if no other limit is set, and at most
+    half.
     """
     options = ready.config.options
     call = Call(
@@ -291,7 +291,7 @@ def _format(ready: ReadyModel, wire: Wire, caps: Capabilities, *, base_url: str)
 
 
 _BEARER: Final = ("authorization", "Bearer ")
-# How each type is shown the key; the others take it as a bearer token.
+# The header that carries the key, by type; the other types use a bearer token.
 _KEY_HEADERS: Mapping[str, tuple[str, str]] = {
     ProviderType.ANTHROPIC: ("x-api-key", ""),
     ProviderType.AZURE_OPENAI: ("api-key", ""),

@@ -1,7 +1,7 @@
-"""The models this process knows: config read through a cache, keys opened, everything a call needs in one value.
+"""The model directory of a process: configs read through a cache, keys decrypted, everything a call needs in one value.
 
-Reads are at most `TTL_SECONDS` old, and younger when a `config` hint arrives. Keys in clear live in `SecretStr` and in
-the registry of what logs must hide; they go to the wire client and nowhere else.
+Reads are at most `TTL_SECONDS` old, and newer when a `config` hint arrives. Decrypted keys are held in `SecretStr` and
+in the registry of values that logs must hide; only the wire client receives them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PROMPT_TTL_SECONDS = 5.0
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """All providers and configs, deleted ones too, and the central keys that could be opened, by provider."""
+    """All providers and configs, including deleted ones, and the central keys that could be decrypted, by provider."""
 
     providers: Mapping[UUID, Provider]
     configs: Mapping[UUID, ModelConfig]
@@ -50,7 +50,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 class ReadyModel(msgspec.Struct, frozen=True, kw_only=True):
     """A config with everything a call needs. `key` is None for models that need none.
 
-    `user_hash` stands for the chat's owner at providers that are told; it does not tell who that is.
+    `user_hash` stands for the chat's owner at providers that receive it; it does not identify a person.
     """
 
     config: ModelConfig
@@ -62,7 +62,7 @@ class ReadyModel(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def provider_name(self) -> str:
-        """How people call the provider; messages about errors start with it."""
+        """The display name of the provider; error messages start with it."""
         return self.provider.display_name or self.provider.name
 
     def capabilities(self, wire: Wire, reported: Capabilities | None = None) -> Capabilities:
@@ -75,7 +75,8 @@ class ReadyModel(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def windows(self, *, reported: int | None = None) -> Windows:
-        """How much the model reads, as everybody says. `reported` is what its provider said to this process."""
+        """Return the context windows of the model from all sources. `reported` is what its provider reported to this
+        process."""
         found = windows_of(self.config, self.provider.type, self.window)
         return found if reported is None else msgspec.structs.replace(found, reported=reported)
 
@@ -84,8 +85,8 @@ class ReadyModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def windows_of(config: ModelConfig, provider_type: str, known: ModelWindow | None) -> Windows:
-    """What is stored and listed about how much a model reads. The first look into the table takes about 0.2 s."""
-    # The table has the usual windows, not those that are asked for.
+    """Return the stored and listed context windows of a model. The first lookup in the table takes about 0.2 s."""
+    # The table has the default windows, not those that must be requested.
     listed = None if config.options.context_1m else cost.list_window(provider_type, config.model)
     return Windows(
         configured=config.context_limit,
@@ -97,7 +98,7 @@ def windows_of(config: ModelConfig, provider_type: str, known: ModelWindow | Non
 
 
 class Directory:
-    """One per process. `ring` may be None: then stored keys count as missing."""
+    """One per process. If `ring` is None, stored keys count as missing."""
 
     def __init__(
         self,
@@ -121,7 +122,7 @@ class Directory:
         self._subscriptions: list[Subscription] = []
 
     def follow(self, bus: Bus) -> None:
-        """Drop what is cached when somebody, here or elsewhere, says that it changed."""
+        """Drop cached values when a hint from this or another process reports a change."""
         self._subscriptions += [bus.subscribe(ConfigHint, self._heard), bus.on_resync(self.invalidate)]
 
     def invalidate(self) -> None:
@@ -131,7 +132,7 @@ class Directory:
         self._user_settings.invalidate()
 
     def forget_models(self) -> None:
-        """This process changed something about models: it need not wait for its own hint."""
+        """Drop cached models after a change by this process, which need not wait for its own hint."""
         self._snapshots.invalidate()
 
     async def close(self) -> None:
@@ -150,7 +151,7 @@ class Directory:
         return await self._user_settings.get((user_id, key))
 
     async def models(self, owner_id: UUID) -> Models:
-        """What a chat owner can use, for the decisions of `resolve`."""
+        """Return the models a chat owner can use, for the functions of `resolve`."""
         snapshot = await self.snapshot()
         own = await self._user_keys.get(owner_id)
         states = {}
@@ -167,7 +168,7 @@ class Directory:
         return Models(states, snapshot.default_id)
 
     async def for_generation(self, model_config_id: UUID, *, owner_id: UUID) -> ReadyModel | ProviderError:
-        """The model of a turn, ready to be called with the owner's keys; or the error that ends the turn."""
+        """Return the model of a turn, ready to be called with the owner's keys, or the error that ends the turn."""
         chosen = resolve.for_generation(await self.models(owner_id), model_config_id)
         return await self.ready(chosen, owner_id=owner_id) if isinstance(chosen, Choice) else chosen
 
@@ -192,7 +193,7 @@ class Directory:
         )
 
     async def title_candidates(self) -> tuple[UUID, ...]:
-        """Small models that are enabled, for `resolve.for_title`."""
+        """Return the small enabled models, for `resolve.for_title`."""
         snapshot = await self.snapshot()
         candidates: list[tuple[UUID, str, Decimal | None]] = [
             (config.id, config.model, config.price_output)
@@ -202,7 +203,7 @@ class Directory:
         return resolve.small_models(candidates)
 
     async def unavailable(self, provider_id: UUID, *, user_id: UUID) -> Unusable | None:
-        """Why a user cannot use a provider's models now, as pickers show it."""
+        """Return why a user cannot use a provider's models now, as pickers show it."""
         snapshot = await self.snapshot()
         source = _choose_key(snapshot, snapshot.providers[provider_id], await self._user_keys.get(user_id))
         return source if isinstance(source, Unusable) else None
@@ -219,7 +220,7 @@ class Directory:
         return None if key is None else self._known(key, provider)
 
     def _opened(self, provider: Provider) -> Provider:
-        """The provider with the values of its headers, for those who send them."""
+        """Return the provider with its decrypted header values, for callers that send them."""
         if provider.headers_enc is None:
             return provider
         headers = providers.open_headers(provider, self._ring)
@@ -229,7 +230,7 @@ class Directory:
         return msgspec.structs.replace(provider, options=options)
 
     def _user_hash(self, provider: Provider, owner_id: UUID) -> str | None:
-        """The same for all calls of a user, until the ring rotates; without a ring nobody is named at all."""
+        """Return the same hash for all calls of a user, until the ring rotates; None without a ring."""
         if self._ring is None or not provider.options.send_user_hash:
             return None
         return hmac.new(self._ring.subkey("user"), owner_id.bytes, "sha256").hexdigest()

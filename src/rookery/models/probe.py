@@ -1,7 +1,6 @@
-"""Trying a provider out: does it answer with the key that is stored, and which models does it say it has?
+"""The provider test for administrators: a short call with the stored key, and the list of models the provider reports.
 
-For administrators who set one up. The connections are of the moment, and nothing that a provider says about a key is
-passed on: errors are our own sentences.
+The connections are temporary, and nothing that a provider says about a key is passed on: errors are our own sentences.
 """
 
 from __future__ import annotations
@@ -35,15 +34,15 @@ TEST_SECONDS: Final = 30.0
 LIST_SECONDS: Final = 15.0
 MAX_LIST_BYTES: Final = 8 * 1024 * 1024
 MAX_LISTED: Final = 5000
-# Enough for a word, and for the thoughts of models that cannot help thinking.
+# Enough for one word, and for the reasoning of models that always think.
 TEST_TOKENS: Final = 1024
 PURPOSE: Final = "test"
-# The scripts that people may want to talk to; tests have others.
+# The scripts that users may want to talk to; tests have others.
 OFFLINE: Final = ("echo", "guide", "tour")
 
 
 class Tried(msgspec.Struct, frozen=True, kw_only=True):
-    """How it went. `error` is None when the provider answered; `call` is for the ledger, when it came to a call."""
+    """The result. `error` is None if the provider answered; `call` is for the ledger, if a call was made."""
 
     latency_ms: int
     error: ProviderError | None = None
@@ -51,13 +50,13 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NoList(Exception):
-    """There is no list of models to be had; the message is a sentence that says why."""
+    """Raised when there is no list of models; the message is a sentence with the reason."""
 
 
 async def try_provider(
     provider_id: UUID, *, user_id: UUID, directory: Directory, connector: Connector, now: datetime
 ) -> Tried:
-    """Ask the provider's first enabled model for a word, with the key that a chat of this user would use."""
+    """Ask the provider's first enabled model for one word, with the key that a chat of this user would use."""
     snapshot = await directory.snapshot()
     started = time.monotonic()
 
@@ -92,7 +91,7 @@ async def try_provider(
 
 
 async def upstream_models(provider_id: UUID, *, directory: Directory, connector: Connector) -> tuple[str, ...]:
-    """The ids that the provider itself lists, in order; `NoList` when there are none to be had."""
+    """Return the ids that the provider lists, in order. Raise `NoList` if there is no list."""
     snapshot = await directory.snapshot()
     provider = snapshot.providers[provider_id]
     name = provider.display_name or provider.name
@@ -145,7 +144,7 @@ async def _get(base_url: str, path: str, *, headers: Mapping[str, str]) -> bytes
 async def _ready(
     snapshot: Snapshot, provider_id: UUID, *, user_id: UUID, directory: Directory
 ) -> ReadyModel | ProviderError:
-    """The model to try: the default one if it is this provider's, else the first that is enabled."""
+    """Return the model to try: the default one if it is this provider's, else the first enabled one."""
     configs = [
         config
         for config in snapshot.configs.values()

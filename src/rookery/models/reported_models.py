@@ -1,7 +1,7 @@
-"""What providers' own model endpoints say about their models, asked at most once a day and never waited for long.
+"""Reports of providers' model endpoints, fetched at most once a day and never waited for long.
 
-A report lies over the built-in table: endpoints tell limits and accepted settings, but not how a model behaves. Nothing
-here fails a call: a report that cannot be had is logged, and the table stands alone.
+A report overrides the built-in table: endpoints report limits and accepted settings, but not how a model behaves.
+Nothing here fails a call: a failed fetch is logged, and the table is used alone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rookery.telemetry.log import get_logger
 log = get_logger("models.reported_models")
 
 FRESH_SECONDS = 86_400.0
-# Chosen: a provider that cannot be reached is asked again soon, but not for every call.
+# Chosen: an unreachable provider is asked again soon, but not for every call.
 RETRY_SECONDS = 600.0
 ASK_SECONDS = 10.0
 MAX_BYTES = 1_048_576
@@ -38,14 +38,14 @@ MAX_MODELS = 1000
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """`context_limit` is how many tokens the model reads, if the endpoint says so."""
+    """A report. `context_limit` is the context window, if the endpoint reports it."""
 
     capabilities: Capabilities
     context_limit: int | None = None
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """Whom to ask about a model, and how. `auth` and `headers` say nothing about which answer it is."""
+    """The endpoint to ask about a model. `auth` and `headers` are not part of the key of a report."""
 
     provider_id: UUID
     provider_type: str
@@ -72,18 +72,18 @@ Key: TypeAlias = tuple[UUID, str, str, str]
 
 
 class Reports:
-    """One per process. Models are asked about by tasks of this object, one at a time for each model."""
+    """One per process. Reports are fetched by tasks of this object, one at a time for each model."""
 
     def __init__(self, clients: HttpClients, *, clock: Clock, ask_seconds: float = ASK_SECONDS) -> None:
         self._clients = clients
         self._clock = clock
         self._ask_seconds = ask_seconds
-        # When to ask again, and what was said. A failure keeps what was known before.
+        # The time of the next fetch, and the report. A failed fetch keeps the previous report.
         self._known: OrderedDict[Key, tuple[float, Report | None]] = OrderedDict()
         self._asking: dict[Key, asyncio.Task[Report | None]] = {}
 
     def find(self, source: Source) -> Report | None:
-        """What is known now. When that is old or nothing, somebody is sent to ask, and this does not wait."""
+        """Return the current report. If it is missing or old, a fetch is started, and this does not wait for it."""
         if not is_asked(source.provider_type):
             return None
         key = _key(source)
@@ -93,7 +93,7 @@ class Reports:
         return report
 
     async def first(self, source: Source, *, wait_seconds: float) -> Report | None:
-        """What is known, and if that is nothing, the answer of who is being asked now, when it comes in time."""
+        """Return the report; if there is none, wait a limited time for the running fetch."""
         report = self.find(source)
         task = self._asking.get(_key(source))
         if report is not None or task is None:
@@ -101,13 +101,13 @@ class Reports:
         return await self._waited(source, task, wait_seconds)
 
     async def refresh(self, source: Source, *, wait_seconds: float = ASK_SECONDS) -> Report | None:
-        """Ask now, whatever is known, and wait a while for the answer; what was known before, if it does not come."""
+        """Fetch now and wait a limited time for the report; return the previous one if it does not arrive."""
         if not is_asked(source.provider_type):
             return None
         return await self._waited(source, self._start(source), wait_seconds)
 
     async def settled(self) -> None:
-        """Wait until nobody is being asked."""
+        """Wait until no fetch is running."""
         while self._asking:
             await asyncio.wait(list(self._asking.values()))
 
@@ -118,7 +118,7 @@ class Reports:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _waited(self, source: Source, task: asyncio.Task[Report | None], wait_seconds: float) -> Report | None:
-        # Not `wait_for`: who gives up waiting must not end what others wait for too.
+        # Not `wait_for`: a caller that stops waiting must not cancel a fetch that others wait for.
         await asyncio.wait((task,), timeout=wait_seconds)
         return self._known.get(_key(source), (0.0, None))[1]
 
@@ -169,7 +169,7 @@ class Reports:
 
 
 def is_asked(provider_type: str) -> bool:
-    """Whether providers of this type say anything about their models."""
+    """Return whether providers of this type report anything about their models."""
     return provider_type in _ENDPOINTS
 
 
@@ -243,7 +243,7 @@ def read_anthropic(source: Source, body: bytes) -> Report:
         thinking = _thinking(able.thinking, caps.thinking)
         said |= {"thinking": thinking, "reasoning_model": able.thinking.supported}
         if known is None and thinking.adaptive and not thinking.budget:
-            # So it has been for every model that decides itself how long it thinks.
+            # True so far for every model that decides how long it thinks.
             said["sampling"] = False
     if able.effort is not None:
         said["efforts"] = _efforts(able.effort)
@@ -258,7 +258,7 @@ def _thinking(said: _Thinks, known: Thinking) -> Thinking:
     types = said.types
     adaptive, disabled = types.adaptive.supported, types.disabled.supported
     between_tools = types.between_tools.supported
-    # Not told, but it follows: what can neither be switched off nor be put between tools is always on.
+    # Not reported, but implied: thinking that can neither be switched off nor placed between tools is always on.
     always_on = adaptive and not disabled and not between_tools
     return Thinking(
         adaptive=adaptive,
@@ -301,7 +301,8 @@ def _openrouter_path(source: Source) -> str:
 
 
 def read_openrouter(source: Source, body: bytes) -> Report:
-    """The same model from several hosts. A request goes to one that can do what it asks for: the best of all counts."""
+    """Merge the reports of several hosts. A request goes to a host that supports it, so the best value of each
+    counts."""
     endpoints = _decode_endpoints(body).data.endpoints
     known = catalog.built_in(source.provider_type, source.model) or Capabilities()
     if not endpoints:
@@ -323,7 +324,7 @@ def read_openrouter(source: Source, body: bytes) -> Report:
     )
 
 
-# OpenAI's endpoint names its models and says nothing of what they can do; the others have none or speak another wire.
+# OpenAI's endpoint lists its models without capabilities; the others have no endpoint or use another wire.
 _ENDPOINTS: Mapping[str, tuple[Callable[[Source], str], Callable[[Source, bytes], Report]]] = {
     ProviderType.ANTHROPIC: (_anthropic_path, read_anthropic),
     ProviderType.OPENROUTER: (_openrouter_path, read_openrouter),

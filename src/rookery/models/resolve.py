@@ -1,7 +1,7 @@
-"""Which model a call goes to, and with whose key. Pure: the tables of models.md, "Resolution", as functions.
+"""Model resolution: the model and the key of a call. Pure functions.
 
-A request that names a model gets that model or an error that says why not; nothing a person chose is replaced
-silently, except where the table says so.
+A request that names a model gets that model or an error with the reason; a user's choice is never replaced silently,
+except where a function documents it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rookery.telemetry.log import get_logger
 
 log = get_logger("models.resolve")
 
-# A model that fails like this this often hands its turn to the next of its fallbacks.
+# After this many failures of these kinds, the turn moves to the next fallback of the model.
 FALLBACK_ATTEMPTS = 5
 FALLBACK_KINDS = frozenset(
     {
@@ -38,7 +38,7 @@ FALLBACK_KINDS = frozenset(
 
 
 class ModelState(msgspec.Struct, frozen=True, kw_only=True):
-    """A model config as one chat owner can use it. `key` is whose key there is, or why there is none."""
+    """A model config as one chat owner can use it. `key` is the owner of the available key, or why there is none."""
 
     id: UUID
     provider_name: str
@@ -59,7 +59,7 @@ class ModelState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Models(msgspec.Struct, frozen=True):
-    """Every model config, deleted ones too, for one owner."""
+    """Every model config, including deleted ones, for one owner."""
 
     by_id: Mapping[UUID, ModelState]
     default_id: UUID | None
@@ -73,7 +73,7 @@ class Models(msgspec.Struct, frozen=True):
 
 
 class Override(msgspec.Struct, frozen=True):
-    """A model somebody set for a purpose. The modes other than `model` name no config."""
+    """A model set for a purpose. The modes other than `model` name no config."""
 
     mode: Literal["model", "chat_default", "deployment_default"] = "model"
     model_config_id: UUID | None = None
@@ -81,14 +81,14 @@ class Override(msgspec.Struct, frozen=True):
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """`reasoning_effort` is what an override says; None leaves it to the chat."""
+    """The chosen model. `reasoning_effort` is set by an override; None leaves it to the chat."""
 
     model_config_id: UUID
     reasoning_effort: Effort | None = None
 
 
 def choose_key(provider: Provider, *, has_user_key: bool, has_central_key: bool) -> KeySource | Unusable:
-    """Whose key a call uses. The user's own first; the central one where the policy lets it stand in."""
+    """Choose the key of a call: the user's own first, then the central one if the policy allows it."""
     if provider.allow_user_key and has_user_key:
         return KeySource.USER
     if provider.central_key_enabled and (not provider.allow_user_key or provider.allow_central_fallback):
@@ -100,7 +100,8 @@ def choose_key(provider: Provider, *, has_user_key: bool, has_central_key: bool)
 
 
 def read_override(stored: object) -> tuple[Override | None, bool]:
-    """An override as stored, and whether it is malformed: that counts as not set, and the API flags it."""
+    """Return a stored override, and whether it is malformed: such an override counts as not set, and the API flags
+    it."""
     if stored is None:
         return None, False
     try:
@@ -113,7 +114,8 @@ def read_override(stored: object) -> tuple[Override | None, bool]:
 
 
 def for_new_chat(models: Models, *, requested: UUID | None, personal: Override | None = None) -> Choice:
-    """The model of a new root chat. `personal` is the owner's own `root` override, None unless admins allow them."""
+    """Return the model of a new root chat. `personal` is the owner's `root` override, None unless administrators
+    allow it."""
     if requested is not None:
         return Choice(_usable(models, requested))
     if personal is not None and (chosen := _of_override(models, personal)):
@@ -122,7 +124,7 @@ def for_new_chat(models: Models, *, requested: UUID | None, personal: Override |
 
 
 def for_message(models: Models, *, requested: UUID | None, last: UUID) -> Choice:
-    """The model of a sent or edited message: the one named, else the chat's last, else the default."""
+    """Return the model of a sent or edited message: the one named, else the chat's last, else the default."""
     if requested is not None:
         return Choice(_usable(models, requested))
     state = models.by_id.get(last)
@@ -132,7 +134,7 @@ def for_message(models: Models, *, requested: UUID | None, last: UUID) -> Choice
 
 
 def is_kept(state: ModelState) -> bool:
-    """Whether a chat that used the model last goes on with it.
+    """Return whether a chat continues with the model it used last.
 
     Only the config decides here: a provider without a key is reported by the turn, not by a silent switch.
     """
@@ -140,7 +142,7 @@ def is_kept(state: ModelState) -> bool:
 
 
 def for_generation(models: Models, model_config_id: UUID) -> Choice | ProviderError:
-    """The model of a running turn. A deleted config gives way to the default; a disabled one ends the turn."""
+    """Return the model of a running turn. A deleted config is replaced by the default; a disabled one ends the turn."""
     state = models.by_id.get(model_config_id)
     if state is None or state.deleted:
         if models.default_id is None:
@@ -160,9 +162,10 @@ def for_subagent(
     personal: Override | None = None,
     admin: Override | None = None,
 ) -> Choice:
-    """The model of a subagent. A spawn argument that cannot be used is an error of that tool call.
+    """Return the model of a subagent. An unusable spawn argument is an error of that tool call.
 
-    The user's `chat_default` means the parent's model, and `deployment_default` what admins set for this kind.
+    The user's `chat_default` means the parent's model, and `deployment_default` the administrators' setting for this
+    kind.
     """
     if requested is not None:
         return Choice(_usable(models, requested))
@@ -177,9 +180,9 @@ def for_subagent(
 
 
 def for_title(models: Models, *, chat: UUID, admin: Override | None, preferred: Sequence[UUID]) -> Choice | None:
-    """The model that writes titles; None is "no title". `preferred` are the cheap ones, cheapest first.
+    """Return the model that writes titles; None means "no title". `preferred` are the small ones, cheapest first.
 
-    What admins chose is used or nothing is: a title is not worth a call to a model they did not mean.
+    The administrators' choice is used, or no model: a title is not worth a call to a model they did not choose.
     """
     if admin is not None:
         if admin.mode == "chat_default":
@@ -192,7 +195,7 @@ def for_title(models: Models, *, chat: UUID, admin: Override | None, preferred: 
 
 
 def for_compaction(models: Models, *, chat: UUID, admin: Override | None) -> Choice:
-    """The model that summarizes: what admins chose, else the chat's own."""
+    """Return the model that summarizes: the administrators' choice, else the chat's own."""
     if admin is None or admin.mode == "chat_default":
         return Choice(chat, admin.reasoning_effort if admin else None)
     if chosen := _of_override(models, admin):
@@ -204,11 +207,11 @@ def for_compaction(models: Models, *, chat: UUID, admin: Override | None) -> Cho
 def with_fallbacks(
     models: Models, chain: Sequence[UUID], *, last: UUID | None, failed: str | None, attempts: int
 ) -> UUID:
-    """The model of the next attempt: the chat's own is the first of the chain, its fallbacks are the others.
+    """Return the model of the next attempt: the chat's own is the first of the chain, its fallbacks are the others.
 
-    `last` wrote the turn's newest answer: a turn that has moved on to a fallback stays there. `failed` is how the
-    newest attempt at this step ended (an `ErrorKind`, or what another version calls one), `attempts` how many there
-    were.
+    `last` wrote the turn's newest answer: a turn that has moved to a fallback stays there. `failed` is the error of the
+    newest attempt at this step (an `ErrorKind`, or an unknown one of another version), `attempts` the number of
+    attempts.
     """
     usable = [chain[0], *(each for each in chain[1:] if models.is_usable(each))]
     place = usable.index(last) if last in usable else 0
@@ -218,7 +221,7 @@ def with_fallbacks(
 
 
 def small_models(candidates: Sequence[tuple[UUID, str, Decimal | None]]) -> tuple[UUID, ...]:
-    """Of (id, model, price of output), those good enough for titles: by family, then the cheapest first."""
+    """Return those of (id, model, output price) that are good enough for titles: by family, then the cheapest first."""
     ranked = []
     for model_config_id, model, price in candidates:
         family = next((rank for rank, words in enumerate(_SMALL_FAMILIES) if words.search(model.lower())), None)
@@ -252,7 +255,7 @@ def _usable_default(models: Models) -> UUID:
 
 
 def _of_override(models: Models, override: Override) -> Choice | None:
-    """What an override leads to, if it can be used."""
+    """Return the model of an override, if it can be used."""
     if override.mode == "chat_default":
         return None
     wanted = models.default_id if override.mode == "deployment_default" else override.model_config_id

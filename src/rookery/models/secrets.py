@@ -1,8 +1,8 @@
-"""The key ring: keys of providers and the like are sealed before they are stored, and opened only for use.
+"""The key ring: encrypts provider keys and similar secrets before they are stored, and decrypts them for use.
 
-A sealed value is `v1:<key id>:<wrapped data key>:<nonce>:<ciphertext>`: a data key of its own encrypts it, and a ring
-key wraps that. Both are bound to table, row and column, so a value copied elsewhere does not open. Losing the ring
-loses the values; nothing else.
+A sealed value is `v1:<key id>:<wrapped data key>:<nonce>:<ciphertext>`: a separate data key encrypts it, and a ring key
+wraps that data key. Both are bound to table, row and column, so a copied value cannot be decrypted elsewhere. If the
+ring is lost, the sealed values are lost; nothing else.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CHECK_VALUE = "the ring fits"
 
 
 class Place(TypedDict):
-    """Where a sealed value stands, which it is bound to."""
+    """The table, row and column that a sealed value is bound to."""
 
     table: str
     row_id: str
@@ -50,11 +50,11 @@ _CHECK_PLACE = Place(table="settings", row_id=CHECK_SETTING, column="value")
 
 
 class SecretsError(Exception):
-    """The key ring cannot be used; the message is a sentence for people and never quotes a key."""
+    """Raised when the key ring cannot be used; the message is a sentence for users and never quotes a key."""
 
 
 class KeyRing:
-    """Ring keys by id. The first is active: it seals; the others only open what they sealed."""
+    """Ring keys by id. The first is active and seals new values; the others only open values they sealed."""
 
     __slots__ = ("_keys", "active_id")
 
@@ -79,14 +79,14 @@ class KeyRing:
 
     @classmethod
     def parse(cls, text: str) -> KeyRing:
-        """A ring from `id:base64` entries, separated by commas or lines."""
+        """Parse a ring from `id:base64` entries, separated by commas or lines."""
         keys = []
         for number, entry in enumerate(filter(None, re.split(r"[\s,]+", text)), start=1):
             key_id, colon, encoded = entry.partition(":")
             if not colon:
                 raise SecretsError(f"Entry {number} of the key ring is not id:base64.")
             try:
-                # Both alphabets of base64 are in use; padding is often lost when a key is copied.
+                # Both base64 alphabets are in use; padding is often lost when a key is copied.
                 keys.append((key_id, _decoded(encoded.translate(_TO_URL_SAFE).rstrip("="))))
             except ValueError:
                 raise SecretsError(f"Entry {number} of the key ring is not base64.") from None
@@ -104,7 +104,7 @@ class KeyRing:
         return ":".join((VERSION, self.active_id, self._wrap(data_key, place), _encoded(nonce), _encoded(ciphertext)))
 
     def open(self, sealed: str, *, table: str, row_id: str, column: str) -> SecretStr | None:
-        """The value, or None with a log when this ring cannot open it: then it counts as missing."""
+        """Return the value; log and return None if this ring cannot open it. The value then counts as missing."""
         try:
             return SecretStr(self._opened(sealed, _place(table, row_id, column))[1])
         except (InvalidTag, ValueError, KeyError):
@@ -114,9 +114,9 @@ class KeyRing:
             return None
 
     def rewrap(self, sealed: str, *, table: str, row_id: str, column: str, full: bool = False) -> str | None:
-        """The value under the active key, for rotation; None when it cannot be opened.
+        """Return the value under the active key, for rotation; None if it cannot be opened.
 
-        The value itself is encrypted anew only with `full`: a new wrap of its data key takes the old ring key out.
+        Only `full` encrypts the value again: to remove the old ring key, wrapping the data key again is enough.
         """
         if not full and self.key_id(sealed) == self.active_id:
             return sealed
@@ -134,12 +134,13 @@ class KeyRing:
         return ":".join((VERSION, self.active_id, self._wrap(data_key, place), nonce, ciphertext))
 
     def key_id(self, sealed: str) -> str:
-        """Which ring key a value is under; `unknown` when it is not a sealed value."""
+        """Return the id of the ring key of a value; `unknown` if it is not a sealed value."""
         parts = sealed.split(":")
         return parts[1] if len(parts) == 5 and parts[0] == VERSION and KEY_ID.fullmatch(parts[1]) else "unknown"
 
     def subkey(self, label: str) -> bytes:
-        """A key for another use (`download`, `setup`, `check`, `user`), of the active one: a rotation ends it."""
+        """Derive a key for another use (`download`, `setup`, `check`, `user`) from the active key: a rotation
+        invalidates it."""
         info = f"rookery/{label}".encode()
         return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=info).derive(self._keys[self.active_id])
 
@@ -157,9 +158,9 @@ class KeyRing:
 
 
 def load_ring(secret_keys: str | None, data_dir: Path | None) -> KeyRing | None:
-    """The ring of the settings, else the key file of the data directory (made on first use), else none.
+    """Return the ring of the settings, else of the key file in the data directory (created on first use), else None.
 
-    `data_dir` is None with an external database: several machines share that one, and a file on one would not do.
+    `data_dir` is None with an external database: several machines share it, and a file on one of them is not enough.
     """
     if secret_keys:
         return KeyRing.parse(secret_keys)
@@ -167,7 +168,8 @@ def load_ring(secret_keys: str | None, data_dir: Path | None) -> KeyRing | None:
 
 
 def ring_from_file(path: Path) -> KeyRing:
-    """Read the key file, or make one that only its owner can read. Processes that start together agree on one."""
+    """Read the key file, or create one that only its owner can read. Processes that start together agree on one
+    file."""
     if not path.exists():
         _make_key_file(path)
     try:
@@ -181,12 +183,12 @@ def ring_from_file(path: Path) -> KeyRing:
 
 
 def new_key(key_id: str) -> str:
-    """A fresh entry for a ring."""
+    """Return a new entry for a ring."""
     return f"{key_id}:{base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()}"
 
 
 async def check_ring(conn: Connection, ring: KeyRing) -> bool:
-    """Whether this ring is the one that sealed what is in the database. The first ring ever leaves its mark.
+    """Check that this ring sealed the values in the database. The first ring stores a mark for this.
 
     After a rotation the mark moves under the active key, so that the old one can be removed.
     """
@@ -205,7 +207,7 @@ async def check_ring(conn: Connection, ring: KeyRing) -> bool:
 
 
 def _make_key_file(path: Path) -> None:
-    """Written aside and linked: a file under the final name is always complete, and the first one wins."""
+    """Written to a temporary file and linked: the final file is always complete, and the first process wins."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -131,7 +131,7 @@ def choose_thinking(
         return _budget(BUDGETS[effort], options), None
     sent = _sent_effort(effort, caps)
     if sent is None:
-        notes.setting("effort", "This model is not known to take an effort; it thinks as long as it sees fit.")
+        notes.setting("effort", "This model is not known to take an effort; it decides how long it thinks.")
     return _adaptive(options), sent
 
 
@@ -297,7 +297,7 @@ def _tool_choice(
     if call.tool_choice != "auto":
         has_budget = thinking is not None and thinking["type"] == "enabled"
         if not caps.forced_tool_choice or has_budget:
-            notes.setting("tool_choice", "This model cannot be made to use a tool while it thinks; it was left to it.")
+            notes.setting("tool_choice", "This model cannot be made to use a tool while it thinks; it may choose.")
         elif call.tool_choice == "required":
             choice = {"type": "any"}
         elif call.tool_choice in names:
