@@ -76,6 +76,16 @@ def defines(path: Path, name: str) -> bool:
     return any(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == function for node in children)
 
 
+def test_paths_in_the_table_of_what_to_touch_exist() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    table = text[text.index("| To add | Touch |") :].split("\n\n")[0]
+    named = re.findall(r"`((?:[\w.]+/)+[\w.]*|\w+\.toml)`", table)
+
+    assert len(named) > 15
+    source = Path(rookery.__file__).parent
+    assert [path for path in named if not any((base / path).exists() for base in (source, ROOT))] == []
+
+
 def test_readme_shows_both_commands() -> None:
     text = (ROOT / "README.md").read_text()
 
