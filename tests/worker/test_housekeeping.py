@@ -444,7 +444,7 @@ async def test_failure_is_written_down_without_rows_secrets_and_what_bugs_quote(
     assert said["refused"] == 'duplicate key value violates unique constraint "users_username"'
     assert said["unreachable"].startswith("no way to ")
     assert "opensesame" not in said["unreachable"]
-    assert said["buggy"] == "KeyError; the log of the replica says more."
+    assert said["buggy"] == "KeyError. See the log of the replica."
 
 
 async def test_job_that_cannot_be_written_down_is_done_all_the_same(house: House) -> None:

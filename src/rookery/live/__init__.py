@@ -1,1 +1,1 @@
-"""Live parts of running steps: the part buffer, its feeds, and how deltas merge."""
+"""Live parts of running steps: the part buffer, its feeds, and the merging of deltas."""

@@ -1,7 +1,8 @@
-"""Which live parts are pieces of one stretch, how pieces are joined, and the JSON that clients get of a part.
+"""Deltas: which live parts belong together, how they are joined, and the JSON that clients receive.
 
-Two facts the code does not show: joining must not change what `chat.interrupted` makes of the parts, and a part that
-carries anything besides its piece (a provider's proof, an end time, a whole result) is never joined to others.
+Two facts the code does not show: joining must not change what `domain.chat.interrupted_step` makes of the parts, and a
+part that carries anything besides its text (a provider's signature, an end time, a whole result) is never joined to
+others.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from rookery.domain.chat import parts
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.parts import Part, Reasoning, Text, ToolCall, ToolResult
 
-# Sequence number of the last part inside, how many parts are inside, and the bytes of the `message_part` event.
+# Sequence number of the last part inside, number of parts inside, and the bytes of the `message_part` event.
 PartEvent: TypeAlias = tuple[int, int, bytes]
 
 
 class MessagePart(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="message_part", gc=False):
-    """The event of the stream. `n` adjacent parts, of which `seq` is the last, arrive as one."""
+    """The stream's `message_part` event: `n` adjacent parts, of which `seq` is the last, sent as one."""
 
     seq: int
     role: Role
@@ -34,22 +35,22 @@ _decoder = msgspec.json.Decoder(MessagePart)
 
 
 def encode(seq: int, role: Role, part: Part, *, n: int = 1) -> bytes:
-    """The bytes that every viewer and every other replica sends on as they are."""
+    """Encode the event to the bytes that viewers and other replicas receive unchanged."""
     try:
         return _encoder.encode(MessagePart(seq, role, part, n))
     except UnicodeEncodeError:
-        # Half a character, as some servers cut them. Storing mends it, and the preview shows what will be stored.
+        # Half a character, as some servers split them. Storing repairs it, and the preview shows what will be stored.
         (mended,) = parts.decode(parts.encode((part,)))
         return _encoder.encode(MessagePart(seq, role, mended, n))
 
 
 def decode(data: bytes) -> MessagePart:
-    """The event again, for who holds only its bytes."""
+    """Decode an event from its bytes."""
     return _decoder.decode(data)
 
 
 def piece(part: Part) -> str | None:
-    """The words this part adds to its stretch; None when it stands for itself."""
+    """Return the text this part adds to the stretch it belongs to; None if it stands alone."""
     # In this order: it runs for every token, and most are text.
     if isinstance(part, Text):
         return part.text if part.provider_meta is None else None
@@ -64,7 +65,7 @@ def piece(part: Part) -> str | None:
 
 
 def continues(stretch: Part, part: Part) -> bool:
-    """Whether two pieces of one role belong together. A reasoning block is known by its start time."""
+    """Return whether two pieces of one role belong together. A reasoning block is identified by its start time."""
     if isinstance(stretch, Text):
         return isinstance(part, Text) and stretch.refusal is part.refusal
     if isinstance(stretch, Reasoning):
@@ -77,7 +78,7 @@ def continues(stretch: Part, part: Part) -> bool:
 
 
 def joined(first: Part, text: str) -> Part:
-    """The first of some pieces that continue each other, with the words of all."""
+    """Return the first of several pieces that continue each other, with the text of all."""
     match first:
         case Text():
             return Text(text, first.refusal)
@@ -92,9 +93,9 @@ def joined(first: Part, text: str) -> Part:
 
 
 def merged(events: Iterable[PartEvent]) -> list[PartEvent]:
-    """The same events with neighbours that continue each other as one; works from the bytes, for any holder of them.
+    """Merge neighboring events that continue each other. Works from the bytes, for any holder of them.
 
-    Events that have no such neighbour keep their bytes.
+    Events without such a neighbor keep their bytes.
     """
     result: list[PartEvent] = []
     stretch: _Stretch | None = None

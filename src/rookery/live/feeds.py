@@ -1,7 +1,7 @@
 """A feed: numbered, encoded parts that any number of readers follow, each at its own pace.
 
-A reader is a cursor, not a queue: whoever adds parts never waits, and a slow reader costs its own subscription and no
-memory besides. The part buffer keeps one feed for each episode; a replica that mirrors another's episode keeps the
+A reader is a cursor, not a queue: the writer never waits, and a slow reader costs its own subscription and no
+additional memory. The part buffer keeps one feed for each episode; a replica that mirrors another's episode keeps the
 same. Used on the event loop's thread only.
 """
 
@@ -17,14 +17,14 @@ from rookery.live import deltas
 from rookery.live.deltas import PartEvent
 from rookery.runtime.clock import Clock
 
-# streaming.md, "Episodes and the part buffer": who is further behind than this gets neighbours merged.
+# A reader further behind than this gets neighboring parts merged.
 MERGE_ABOVE_PARTS = 64
-# One frame of a link or a socket. Also bounds the work of one merge: at most some 4,000 parts.
+# One frame of a link or a socket. Also bounds the work of one merge: at most about 4,000 parts.
 MAX_BATCH_BYTES = 256 * 1024
 
 
 class EndReason(StrEnum):
-    """Why a subscription ended: all was read, the feed outgrew its cap, the reader stalled, the process stops."""
+    """Why a subscription ended: all was read, the feed reached its cap, the reader stalled, or the process stops."""
 
     CLOSED = "closed"
     TRUNCATED = "truncated"
@@ -33,7 +33,7 @@ class EndReason(StrEnum):
 
 
 class Feed:
-    """Events in order of `seq`, and the readers of them. `on_empty` is called when the last reader has left."""
+    """Events in order of `seq`, and their readers. `on_empty` is called when the last reader has left."""
 
     __slots__ = ("_clock", "_end", "_events", "_idle", "_offsets", "_on_empty", "_seqs", "_subscriptions")
 
@@ -45,7 +45,7 @@ class Feed:
         # Bytes before each event, and after the last.
         self._offsets = [0]
         self._subscriptions: dict[Subscription, None] = {}
-        # Those that have read everything. Only they are woken: the others know that there is more.
+        # Readers that have read everything. Only they are woken: the others know that there is more.
         self._idle: dict[Subscription, None] = {}
         self._end: EndReason | None = None
 
@@ -59,7 +59,7 @@ class Feed:
 
     @property
     def end(self) -> EndReason | None:
-        """Set once nothing more is going to be added."""
+        """The reason of the end, set once nothing more will be added."""
         return self._end
 
     @property
@@ -67,7 +67,7 @@ class Feed:
         return len(self._subscriptions)
 
     def append(self, event: PartEvent) -> None:
-        """Add the next event and wake who waits for it. The caller numbers them without gaps."""
+        """Add the next event and wake waiting readers. The caller numbers events without gaps."""
         self._events.append(event)
         self._seqs.append(event[0])
         self._offsets.append(self._offsets[-1] + len(event[2]))
@@ -78,7 +78,7 @@ class Feed:
                 subscription._has_more(now)
 
     def finish(self, reason: EndReason) -> None:
-        """Nothing more comes. Readers get what they have not read, then the reason. The first call counts."""
+        """Mark the feed as complete. Readers get the rest, then the reason. The first call counts."""
         if self._end is not None:
             return
         self._end = reason
@@ -86,20 +86,20 @@ class Feed:
             subscription._finish(reason)
 
     def cut(self, reason: EndReason) -> None:
-        """End every subscription now, read or not."""
+        """End every subscription now, whether or not it has read everything."""
         self._end = self._end or reason
         for subscription in tuple(self._subscriptions):
             subscription._finish(reason)
 
     def evict_stalled(self, before: float) -> int:
-        """End the subscriptions that have had something to read since `before` and never came for it."""
+        """End the subscriptions that have had something to read since `before` and did not read."""
         stalled = [each for each in self._subscriptions if each._is_stalled(before)]
         for subscription in stalled:
             subscription._finish(EndReason.EVICTED)
         return len(stalled)
 
     def subscribe(self, from_seq: int = 1, *, wake: Callable[[], None] | None = None) -> Subscription:
-        """Read from `from_seq` on. Close the subscription when done with it: `with feed.subscribe() as events`.
+        """Read from `from_seq` on. Close the subscription after use: `with feed.subscribe() as events`.
 
         `wake` serves a reader that waits for other things too: it is called, from inside `append`, when there is
         something to `pull` after a pull that emptied the feed, and when the subscription ends.
@@ -112,17 +112,17 @@ class Feed:
         return subscription
 
     def _index(self, seq: int) -> int:
-        """The event that holds this number, or will."""
+        """Return the index of the event that contains this number, or will."""
         return bisect_left(self._seqs, seq)
 
     def _take(self, start: int) -> tuple[list[PartEvent], int]:
-        """What to read next from `start`, and where to go on after it."""
+        """Return what to read next from `start`, and where to go on after it."""
         events = self._events
         behind = len(events) - start
         limit = self._offsets[start] + MAX_BATCH_BYTES
         if behind <= MERGE_ABOVE_PARTS and self._offsets[-1] <= limit:
             return events[start:], len(events)
-        # A single event over the limit goes alone.
+        # A single event over the limit is returned alone.
         stop = max(start + 1, bisect_right(self._offsets, limit) - 1)
         taken = events[start:stop]
         return (deltas.merged(taken) if behind > MERGE_ABOVE_PARTS else taken), stop
@@ -135,7 +135,7 @@ class Feed:
 
 
 class Subscription:
-    """One reader: an async iterator of batches, or `pull` for who does its own waiting.
+    """One reader: an async iterator of batches, or `pull` for a reader that does its own waiting.
 
     A wait may be cancelled and repeated; nothing is lost, because only a returned batch moves the cursor.
     """
@@ -153,21 +153,21 @@ class Subscription:
 
     @property
     def end(self) -> EndReason | None:
-        """Why it ended; None while it goes on, and when the reader itself closed it."""
+        """Why it ended; None while it goes on, and when the reader closed it."""
         return self._end
 
     @property
     def has_more(self) -> bool:
-        """Whether the last `pull` left something; then nobody is woken for it."""
+        """Whether the last `pull` left something; in that case no wake-up follows."""
         return self._pending_since is not None
 
     @property
     def next_seq(self) -> int:
-        """The number of the first part that was not read: where a new subscription would go on."""
+        """The number of the first unread part: where a new subscription would go on."""
         return self._next_seq
 
     def pull(self) -> list[PartEvent]:
-        """Everything there is to read, up to some 256 KiB; empty when there is nothing now, or nothing more (`end`)."""
+        """Return everything to read, up to about 256 KiB; empty when there is nothing now, or nothing more (`end`)."""
         if not self._is_open:
             return []
         feed = self._feed
@@ -189,7 +189,7 @@ class Subscription:
         return self
 
     def close(self) -> None:
-        """Leave. Whoever waits in another task is told that there is nothing more."""
+        """Leave the feed. A task that waits for this subscription is woken and gets no more parts."""
         self._leave(None)
 
     def __enter__(self) -> Subscription:

@@ -1,17 +1,17 @@
-"""The part buffer: live parts of the steps that run here, numbered, merged, bounded, for viewers and for interruption.
+"""The part buffer: live parts of running steps, numbered, merged and bounded.
 
-In memory, and on the event loop's thread only; adding a part never waits. Losing it costs the preview and what an
-interruption would have kept of an unfinished step, never anything committed. Whoever creates an episode closes it,
-however its step ends: closed episodes are collected, open ones are not.
+Viewers read it, and an interruption saves its drafts. It is in memory and used on the event loop's thread only; adding
+a part never waits. Losing it costs the preview and the uncommitted output that an interruption would have saved, never
+anything committed. The creator of an episode must close it, however its step ends: closed episodes are collected, open
+ones are not.
 
-Deltas that continue each other share one number: one that comes after a silence goes out at once, those behind it are
-collected for a moment. That is what keeps a preview smooth, an episode small and a token cheap: see
-benchmarks/part_buffer.py.
+Deltas that continue each other share one number: a delta after a silence is shown immediately, those after it are
+collected for a moment. This keeps previews smooth, episodes small and tokens cheap: see benchmarks/part_buffer.py.
 
-PartBufferError
-├── EpisodeExists, EpisodeNotFound, EpisodeClosed
-├── EpisodeFull      the cap was reached; from here on nothing more is shown
-└── BufferClosed     this process is stopping
+    PartBufferError
+    ├── EpisodeExists, EpisodeNotFound, EpisodeClosed
+    ├── EpisodeFull      the cap was reached; nothing more is shown
+    └── BufferClosed     this process is stopping
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ log = get_logger("live.part_buffer")
 
 # Chosen: a stalled reader is found at most this much late, and a pass looks at a few hundred episodes.
 SWEEP_SECONDS = 1.0
-# Chosen: with their writes a fraction of a millisecond.
+# Chosen: with their writes, a fraction of a millisecond.
 FLUSHED_AT_ONCE = 8
 
 
@@ -92,7 +92,7 @@ def _name(key: EpisodeKey) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PartBufferStats:
-    """`episodes` counts awaited and closed ones too. `dropped` and `evicted` count since the start."""
+    """`episodes` includes awaited and closed ones. `dropped` and `evicted` count since the start of the process."""
 
     episodes: int
     open_episodes: int
@@ -106,7 +106,7 @@ class Timer(Protocol):
     def cancel(self) -> object: ...
 
 
-# `loop.call_later`, or what a test drives.
+# `loop.call_later`, or a replacement that a test controls.
 CallLater = Callable[[float, Callable[[], None]], Timer]
 
 
@@ -119,7 +119,7 @@ class _State(Enum):
 class Episode:
     """The parts of one attempt. Made by `PartBuffer.create_episode`; the generation keeps it and adds to it.
 
-    `_live` is what an interruption folds: whole parts with all they carry. The feed holds what clients may see of them.
+    `_live` is what an interruption saves: complete parts. The feed holds what clients may see of them.
     """
 
     __slots__ = (
@@ -156,13 +156,14 @@ class Episode:
         self._size_bytes = 0
         self._is_full = False
         self._unshown_bytes = 0
-        # By its key: with a reference to the episode itself, both would wait for the garbage collector once they are
-        # forgotten, and that looks at what is so old only after very many turns.
+        # By its key: a reference to the episode itself would form a cycle, and the garbage collector looks at such old
+        # objects only after very many turns.
         self._feed = Feed(buffer._clock, partial(buffer._left, key))
         self._live: list[LivePart] = []
         self._state = _State.AWAITED
         self._was_created = False
-        # The merge window: pieces not yet numbered, and the first of them; when there are none, the piece before them.
+        # The merge window: pieces without a number yet, and the first of them; when there are none, the piece before
+        # them.
         self._pending: list[str] = []
         self._chars = 0
         self._stretch: Part | None = None
@@ -185,7 +186,7 @@ class Episode:
             self._collect(part, text)
         else:
             self.flush()
-            # An empty piece only announces a block; the first words behind it are what somebody waits for.
+            # An empty piece only announces a block; the first text after it must be shown without delay.
             self._stretch = part if text else None
             self._role = role
             self._publish(role, part, shown=part)
@@ -195,7 +196,7 @@ class Episode:
         return self._last_seq + 1 if self._pending else self._last_seq
 
     def flush(self) -> None:
-        """Number and show what the merge window holds."""
+        """Number and show the contents of the merge window."""
         if not self._pending:
             return
         assert self._stretch is not None, "pieces without a first one"
@@ -205,13 +206,13 @@ class Episode:
         self._publish(self._role, part, shown=part)
 
     def draft(self) -> tuple[LivePart, ...] | None:
-        """All parts so far, for `interrupted.rows`; None for an episode that nobody here created."""
+        """Return all parts so far, for `interrupted_step.rows`; None for an episode that was not created here."""
         self.flush()
         return tuple(self._live) if self._was_created else None
 
     @property
     def held_bytes(self) -> int:
-        """What it takes in memory: its parts, and what was encoded of them."""
+        """Its size in memory: its parts, and their encoded form."""
         return 2 * self._size_bytes + self._unshown_bytes
 
     def _open(self) -> None:
@@ -251,7 +252,7 @@ class Episode:
         self._pending.append(text)
         self._chars += len(text)
         if self._chars >= self._limits.merge_chars:
-            # The window stays: one that holds less than its worth only shows it earlier.
+            # The window's timer stays: the pieces that follow are only shown a little earlier.
             self.flush()
 
     def _add_whole(self, role: Role, part: Part) -> None:
@@ -263,8 +264,8 @@ class Episode:
     def _publish(self, role: Role, part: Part, *, shown: Part) -> None:
         self._shown_at = self._buffer._clock.monotonic()
         if self._is_full:
-            # The draft outlives the preview: it is what an interruption keeps, and the step holds the same words
-            # anyway. Only the running output of tools has no end of its own, and no interruption keeps that.
+            # The draft outlives the preview: an interruption saves it, and the step holds the same text anyway. Only
+            # the running output of tools is unbounded, and no interruption saves that.
             if not (isinstance(part, ToolResult) and part.result_delta is not None):
                 self._live.append(LivePart(role, part))
                 self._unshown_bytes += getsizeof(deltas.piece(part) or "")
@@ -284,7 +285,7 @@ class Episode:
 
 
 class PartBuffer:
-    """All episodes of this process. Make it on the event loop, run `run` beside it, `close` it at the end."""
+    """All episodes of this process. Create it on the event loop, run `run` in a task, `close` it at the end."""
 
     def __init__(self, clock: Clock, *, limits: PartLimits | None = None, call_later: CallLater | None = None) -> None:
         self._clock = clock
@@ -294,10 +295,10 @@ class PartBuffer:
         self._episodes: dict[EpisodeKey, Episode] = {}
         # In the order in which they were closed.
         self._closed: dict[EpisodeKey, Episode] = {}
-        # One window for all: waking up for each episode would cost more than what it shows.
+        # One window for all: a timer for each episode would cost more than what it shows.
         self._in_window: dict[Episode, None] = {}
         self._window: Timer | None = None
-        # Those whose window has ended, until it is their turn.
+        # Episodes whose window has ended and that were not flushed yet.
         self._due: dict[Episode, None] = {}
         self._turn: Timer | None = None
         self._is_closed = False
@@ -305,7 +306,10 @@ class PartBuffer:
         self._evicted = 0
 
     def create_episode(self, key: EpisodeKey) -> Episode:
-        """Open an episode and adopt who subscribed before. `EpisodeExists` when it is open, or was closed before."""
+        """Open an episode and adopt earlier subscribers.
+
+        Raises `EpisodeExists` when it is open, or was closed before.
+        """
         self._check()
         self._collect()
         episode = self._episodes.get(key) or self._add(key)
@@ -313,13 +317,13 @@ class PartBuffer:
         return episode
 
     def add_part(self, key: EpisodeKey, role: Role, *, part: Part) -> int:
-        """`Episode.add_part` for who holds only the key."""
+        """Call `Episode.add_part` by key."""
         return self._get(key).add_part(role, part)
 
     def close_episode(self, key: EpisodeKey) -> tuple[LivePart, ...] | None:
-        """End the episode and return its draft, again if need be; None when no generation here created it.
+        """End the episode and return its draft; None when no generation here created it. Idempotent.
 
-        An unknown key is closed all the same: a generation that comes late must not be able to add anything.
+        An unknown key is closed all the same: a late generation must not be able to add anything.
         """
         self._check()
         episode = self._episodes.get(key) or self._add(key)
@@ -329,7 +333,7 @@ class PartBuffer:
         return episode.draft()
 
     def get_parts(self, key: EpisodeKey) -> tuple[LivePart, ...]:
-        """The parts of an episode so far, merged."""
+        """Return the parts of an episode so far, merged."""
         self._check()
         self._collect()
         draft = self._get(key).draft()
@@ -343,16 +347,19 @@ class PartBuffer:
         episode.model_invoked_at = self._clock.now()
 
     def model_invoked_at(self, key: EpisodeKey) -> datetime | None:
-        """When the model's stream was opened; None if never, or if the episode is unknown. Ask before closing it."""
+        """Return when the model's stream was opened; None if never, or if the episode is unknown.
+
+        Call it before closing.
+        """
         self._check()
         episode = self._episodes.get(key)
         return None if episode is None else episode.model_invoked_at
 
     def subscribe(self, key: EpisodeKey, from_seq: int = 1, *, wake: Callable[[], None] | None = None) -> Subscription:
-        """Replay an episode from a number on, then follow it; one that does not exist yet is waited for.
+        """Replay an episode from a number on, then follow it. An episode that does not exist yet is waited for.
 
-        See `Feed.subscribe`. Leave with `close`, or `with`, even after a cancellation: an episode that only
-        subscribers know of goes with the last of them.
+        See `Feed.subscribe`. Leave with `close`, or `with`, even after a cancellation: an episode that has only
+        subscribers ends with the last of them.
         """
         self._check()
         known = self._episodes.get(key)
@@ -370,8 +377,8 @@ class PartBuffer:
                 self.sweep()
 
     def sweep(self) -> None:
-        """End the subscriptions of stalled readers, and forget episodes that were closed long enough ago, or for which
-        there is no room."""
+        """End the subscriptions of stalled readers, and drop closed episodes that are too old or exceed the memory
+        limit."""
         self._check()
         before = self._clock.monotonic() - self._limits.subscriber_stall_seconds
         for episode in tuple(self._episodes.values()):
@@ -408,9 +415,9 @@ class PartBuffer:
         )
 
     def _enter_window(self, episode: Episode) -> None:
-        """Show what the episode holds when the window ends, which others may have begun."""
+        """Show the contents of the episode when the window ends, which another episode may have begun."""
         if episode in self._due:
-            return  # its turn is near, and takes this along
+            return  # its flush is near, and includes this
         self._in_window[episode] = None
         if self._window is None:
             self._window = self._call_later(self._limits.merge_window_ms / 1000, self._window_ended)
@@ -433,10 +440,10 @@ class PartBuffer:
             self._flush_some()
 
     def _flush_some(self) -> None:
-        """Show some of those that are due; the others have their turn when the loop has looked after everything else.
+        """Flush some of the episodes that are due; the others follow after the event loop has run other callbacks.
 
-        Every flush wakes who writes to a client. All at once they would keep a message that somebody sends, and each of
-        the steps until its first word, waiting for as long as it takes to write to everybody.
+        Every flush wakes the tasks that write to clients. Flushing all together would delay new messages, and the first
+        token of each step, for as long as it takes to write to every client.
         """
         self._turn = None
         for _ in range(min(len(self._due), FLUSHED_AT_ONCE)):
@@ -466,7 +473,7 @@ class PartBuffer:
         before = self._clock.monotonic() - self._limits.episode_retention_seconds
         for episode in tuple(self._closed.values()):
             if episode.closed_at is not None and episode.closed_at > before:
-                return  # those behind it were closed later
+                return  # those after it were closed later
             if not self._is_kept(episode):
                 self._forget(episode)
 
@@ -478,7 +485,7 @@ class PartBuffer:
         return self._clock.monotonic() - episode.closed_at < self._limits.episode_retention_seconds
 
     def _left(self, key: EpisodeKey) -> None:
-        """The last subscriber of an episode is gone, and so may be the reason to keep it."""
+        """Note that the last subscriber of an episode has left: the episode may be dropped."""
         episode = self._episodes.get(key)
         if episode is not None and not self._is_kept(episode):
             self._forget(episode)

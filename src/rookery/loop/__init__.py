@@ -1,1 +1,1 @@
-"""One model step, one tool batch, one summary: no database, no retries. Start reading at `assistant` and `batch`."""
+"""One model step, one tool batch, one summary: no database, no retries. Start with `model_step` and `tool_batch`."""

@@ -1,7 +1,7 @@
-"""Folds the parts of one model stream into the content of an assistant row, and shows each as it arrives.
+"""The assistant row: collects the parts of one model stream into the row's content, and shows each as it arrives.
 
-A block stands where it first appeared, so that what is committed has the order in which it was seen. Per token there
-are one lookup, one append and one live part; nothing is joined before the end.
+A block stays where it first appeared, so the committed order is the order that was seen live. Each token costs one
+lookup, one append and one live part; text is joined only at the end.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from rookery.llm.types import LanguageModel, Usage
 from rookery.loop import tool_input
 from rookery.loop.tool import Publish
 
-# What every wire accepts; others are replaced, because a history with them cannot be replayed.
+# Accepted by every wire; other ids are replaced, because a history with them cannot be replayed.
 _CALL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MAX_ORIGINAL_ID = 200
-# Beyond any count: what a server says above this is noise, and would not fit a column.
+# Beyond any real count: larger values are errors of the server, and would not fit a column.
 _MAX_COUNT = 2**53
 
 
@@ -60,9 +60,9 @@ class _Preview:
 
 
 class StepDraft:
-    """One answer in the making. `cut_calls` are the calls the output limit struck in their arguments.
+    """The draft of one answer. `cut_calls` are the calls whose arguments the output limit cut off.
 
-    `size` is about how much of the answer is held, in characters and bytes.
+    `size` is the approximate size of the answer, in characters and bytes.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class StepDraft:
         _HANDLERS[type(part)](self, part)
 
     def finish(self, finish: llm.Finish) -> None:
-        """The stream is over: count, close what is open, and keep the calls that were cut off as what they are."""
+        """End the stream: take the usage, close open blocks, and keep calls that were cut off, marked as such."""
         self._count(finish.usage)
         is_cut = _hit_the_limit(finish)
         for slot, held in enumerate(self._slots):
@@ -117,7 +117,7 @@ class StepDraft:
             )
 
     def files(self) -> Iterable[tuple[int, llm.GeneratedFile]]:
-        """Generated files that still are bytes, with their places for `put_file`."""
+        """Return generated files that are still bytes, with their index for `put_file`."""
         return [(slot, held) for slot, held in enumerate(self._slots) if isinstance(held, llm.GeneratedFile)]
 
     def put_file(self, slot: int, file: parts.File) -> None:
@@ -125,7 +125,7 @@ class StepDraft:
         self._publish(Role.ASSISTANT, file)
 
     def content(self) -> tuple[Part, ...]:
-        """The parts of the row, after `finish`. Blocks that say nothing and prove nothing are gone."""
+        """Return the parts of the row, after `finish`. Blocks without text and without a signature are left out."""
         built: list[Part] = []
         for held in self._slots:
             if isinstance(held, _Words):
@@ -179,7 +179,7 @@ class StepDraft:
     def _on_thought_end(self, part: llm.ReasoningEnd) -> None:
         block = self._thoughts.pop(part.id, None) or self._open_thought(part.id)
         self._thoughts.pop(part.id, None)
-        # A bare end must not erase the proof that came with the start.
+        # An end without metadata must not erase the signature that came with the start.
         block.meta = part.meta or block.meta
         block.ended_at = self._now()
         if block.pieces:
@@ -197,7 +197,7 @@ class StepDraft:
             return None
         return parts.Reasoning(text, block.started_at, block.ended_at or self._now(), self._stamped(block.meta))
 
-    # Calls and what else there is
+    # Calls and other parts
 
     def _on_input_start(self, part: llm.ToolInputStart) -> None:
         preview = _Preview(
@@ -269,7 +269,8 @@ class StepDraft:
         )
 
     def _own_id(self, call_id: str, *, provider_executed: bool) -> str:
-        """The id a call gets here: its own, unless no wire would take it or this chat knows another call by it."""
+        """Return the id a call gets here: its own, unless a wire would reject it or this chat has another call with
+        it."""
         if provider_executed:
             return call_id
         if self._used_ids is None:
@@ -313,7 +314,7 @@ class StepDraft:
         self._count(part.usage)
 
     def _count(self, usage: Usage) -> None:
-        """A report of nothing does not undo an earlier one."""
+        """Take a usage report. An empty one does not overwrite an earlier one."""
         believed = believable(usage)
         if any(msgspec.structs.astuple(believed)):
             self.usage = believed
@@ -329,10 +330,11 @@ class StepDraft:
 
 
 def _nothing(draft: StepDraft, part: llm.ToolInputEnd) -> None:
-    """The call itself follows."""
+    """Ignore a part: the call itself follows."""
 
 
-# Here and not in each draft: one that holds its own methods is left to the garbage collector, with the whole answer.
+# At module level and not in each draft: a draft that refers to its own methods would wait for the garbage collector,
+# with the whole answer.
 _HANDLERS: Mapping[type[Any], Callable[[StepDraft, Any], None]] = {
     llm.TextDelta: StepDraft._on_text,
     llm.ReasoningDelta: StepDraft._on_thought,
@@ -358,13 +360,16 @@ def _is_object(call: parts.ToolCall) -> bool:
 
 
 def _hit_the_limit(finish: llm.Finish) -> bool:
-    """Wires say `tool_calls` when there are any; why the model really stopped is then in `meta`."""
+    """Return whether the output limit ended the answer.
+
+    Wires report `tool_calls` if there are any; the reason is in `meta`.
+    """
     said = (finish.meta or {}).get("stop_reason")
     return finish.reason is llm.FinishReason.LENGTH or said in ("max_tokens", "model_context_window_exceeded")
 
 
 def believable(usage: Usage) -> Usage:
-    """The usage without counts that cannot be."""
+    """Return the usage without impossible counts."""
     counts = {name: getattr(usage, name) for name in usage.__struct_fields__}
     return Usage(**{name: count if _is_count(count) else None for name, count in counts.items()})
 

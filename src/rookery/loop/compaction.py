@@ -1,7 +1,7 @@
-"""The summary call: asks a model to sum the chat up, and makes the three rows that take the conversation's place.
+"""The summary call: asks a model to summarize the chat, and makes the three rows that replace the conversation.
 
-The request is the generation's own with an instruction at its end. A summariser that cannot take all of it is asked
-with less, rung by rung (`chat.overflow`); everything else that goes wrong is the caller's to retry or to tell.
+The request is that of the next generation with an instruction at its end. If it is too long for the summarizing model,
+it is shortened step by step (`domain.chat.overflow`). Every other failure is left to the caller.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ log = get_logger("loop.compaction")
 
 T = TypeVar("T")
 
-# Longer prompts are cut and measured beside the event loop, not on it.
+# Longer prompts are cut and measured in a thread, not on the event loop.
 _BYTES_ON_LOOP = 512 * 1024
 
 
 class Carried(msgspec.Struct, frozen=True):
-    """The user's message as it stands behind the summary, and what of it was kept elsewhere."""
+    """The user's message as it follows the summary, and the parts of it that were stored elsewhere."""
 
     parts: tuple[Part, ...] = ()
     spilled: tuple[compaction.Spilled, ...] = ()
@@ -50,8 +50,6 @@ class RungStats(Protocol):
 
 
 class NoRungStats:
-    """Counts nothing."""
-
     def rung_taken(self, model: LanguageModel, rung: str, *, result: str) -> None:
         pass
 
@@ -62,12 +60,12 @@ async def _no_refusal(error: ProviderError, call: Call, estimated_tokens: int) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionSetup:
-    """What is summarised, and why. `step` is set up for the summarising model.
+    """The input of a compaction. `step` is set up for the summarizing model.
 
-    `is_other_provider`: the summariser is not of the provider that the chat talks to, and gets a translated copy.
-    `carry` gives what stands behind a summary; `budget` is what the summariser is known to take. `on_refusal` hears of
-    every request that was too long, before the next is made, and gives the window that is believed in from then on.
-    `kept_summary` is taken as it is, and nobody is asked: nothing but the user's message came after it.
+    `is_other_provider`: the summarizing model is of another provider than the chat's, and gets a translated copy.
+    `carry` returns what follows the summary; `budget` is what the summarizing model is known to accept. `on_refusal` is
+    called for every request that was too long, before the next is made, and returns the window that is believed from
+    then on. `kept_summary` is used unchanged, without calling a model: only the user's message came after it.
     """
 
     step: StepSetup
@@ -84,7 +82,7 @@ class CompactionSetup:
 
 
 class CompactionOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The rows to commit together, and what making them cost. `tries`: how often the summariser was asked."""
+    """The rows to commit together, and their cost. `tries` is the number of model calls."""
 
     rows: tuple[NewMessage, ...]
     call_id: str
@@ -95,10 +93,10 @@ class CompactionOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def summarise(model: LanguageModel, call: Call, setup: CompactionSetup) -> CompactionOutcome:
-    """Summarise the prompt of `call`, which is the call of the next generation with the summariser's own options.
+    """Summarize the prompt of `call`, which is the call of the next generation with the summarizing model's options.
 
-    Shown live as a call of `chat_summarized`; its result is shown by the rows, once they are committed. Raises
-    `CallFailed` with the usage of all tries; then the result that was shown is the error.
+    Shown live as a call of `chat_summarized`; the committed rows show its result. Raises `CallFailed` with the usage of
+    all tries; the live result is then the error.
     """
     step = setup.step
     call_id = compaction.tool_call_id(step.new_id())
@@ -136,12 +134,12 @@ async def summarise(model: LanguageModel, call: Call, setup: CompactionSetup) ->
 
 
 def show_failure(step: StepSetup, call_id: str, message: str) -> None:
-    """End what is shown of a summary with the error."""
+    """End the live summary with an error."""
     step.publish(Role.TOOL, compaction.error_part(call_id, message, at=step.clock.now()))
 
 
 class _Climb:
-    """One way up the rungs: what is still allowed, what was taken, and what all requests together have used."""
+    """One pass over the rungs: which are still allowed, which were taken, and the usage of all requests together."""
 
     def __init__(self, model: LanguageModel, call: Call, setup: CompactionSetup, call_id: str) -> None:
         self._model = model
@@ -156,7 +154,7 @@ class _Climb:
         self.runtime_ms = 0
 
     def took(self, rung: Rung, **facts: object) -> None:
-        """A rung that was of use; shown to people while the summary is made, counted and logged."""
+        """Note a rung that was useful: show it to the user while the summary is made, count and log it."""
         if not self.rungs or self.rungs[-1] != str(rung):
             self.rungs.append(str(rung))
             self._setup.stats.rung_taken(self._model, str(rung), result="success")
@@ -193,11 +191,11 @@ class _Climb:
         return None if allowed is None else allowed * BYTES_PER_TOKEN - tools_bytes(self._call.tools)
 
     async def _try(self, rung: Rung, prompt: Prompt) -> str | None:
-        """One request with all of the prompt; None when it is too long, or known to be."""
+        """Make one request with the whole prompt; return None when it is too long, or known to be."""
         tokens = await self._aside(
             lambda: overflow.estimate_tokens(prompt.messages, tools_bytes=tools_bytes(self._call.tools)), prompt
         )
-        # A short prompt has nothing to cut, and always fits: it must not be asked a second time.
+        # A short prompt cannot be cut and always fits: it must not be sent a second time.
         if prompt == self._refused or not self._budget.fits(tokens):
             log.info("overflow_rung_skipped", rung=rung, tokens=tokens, **self._figures())
             return None
@@ -209,7 +207,7 @@ class _Climb:
         return said
 
     async def _in_pieces(self, prompt: Prompt) -> str:
-        """Summaries of pieces, oldest first, then summaries of those, until one is left."""
+        """Summarize pieces, oldest first, then their summaries, until one is left."""
         entries = await self._aside(lambda: overflow.transcript(prompt.messages), prompt)
         is_merge = False
         while True:
@@ -218,7 +216,7 @@ class _Climb:
                 self.took(Rung.PIECES)
                 return summaries[0]
             if is_merge and len(summaries) >= len(entries):
-                # Merging does not make them fewer: better the two ends of the notes than none.
+                # Merging does not reduce their number: keep the two ends of the notes rather than none.
                 self.took(Rung.PIECES)
                 room = max(overflow.piece_bytes(self._budget), overflow.MIN_PIECE_BYTES)
                 return "\n\n".join(overflow.shortened(summaries, max_bytes=room))
@@ -244,7 +242,7 @@ class _Climb:
         return summaries
 
     async def _ask(self, rung: Rung, call: Call, tokens: int) -> str | None:
-        """The answer's text; None when the provider finds the request too long, which is remembered first."""
+        """Return the answer's text; None when the provider finds the request too long, which is recorded first."""
         self.calls += 1
         try:
             outcome = await model_step.generate_assistant(self._model, call, _quiet(self._setup.step))
@@ -279,12 +277,13 @@ class _Climb:
 
 
 def tools_bytes(tools: Sequence[Tool]) -> int:
-    """What the declarations of tools take in a request, about."""
+    """Return the approximate size of the tool declarations in a request."""
     return sum(len(tool.name) + len(tool.description) + len(msgspec.json.encode(tool.input_schema)) for tool in tools)
 
 
 def _request(call: Call, prompt: Prompt, budget: Budget) -> Call:
-    """Same system, tools and messages as the generation, so that the provider's cache holds; but no calls."""
+    """Return a request with the generation's system blocks, tools and messages, for the provider's cache, but
+    without calls."""
     return msgspec.structs.replace(
         call,
         prompt=prompt,
@@ -296,7 +295,7 @@ def _request(call: Call, prompt: Prompt, budget: Budget) -> Call:
 
 
 def _piece(call: Call, prompt: Prompt, budget: Budget) -> Call:
-    """A request of its own: nothing of the chat's tools and searches belongs to it."""
+    """Return a separate request, without the chat's tools and searches."""
     return msgspec.structs.replace(
         _request(call, prompt, budget), tools=(), tool_choice="auto", web_search=None, chat_id=None, cache_key=None
     )
@@ -309,7 +308,7 @@ def _output(call: Call, budget: Budget) -> int | None:
 
 
 def _quiet(step: StepSetup) -> StepSetup:
-    """The same step with nothing shown: a summary is shown when it is whole."""
+    """Return the same step without live parts: a summary is shown when it is complete."""
     return replace(step, publish=lambda role, part: None, allow_pause=False, store_file=None)
 
 

@@ -1,4 +1,4 @@
-"""What watchers see of a batch while it runs. A preview: it must never cost the result."""
+"""Live results of a running batch. They are a preview: an error here must never cost the result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = get_logger("loop.live_results")
 
 
 class LiveResult:
-    """Shows the output of a running call; silent once the call is over, whatever its tool still says."""
+    """Shows the output of a running call; ignores output that a tool sends after its call has ended."""
 
     __slots__ = ("_is_open", "_name", "_publish")
 
@@ -38,7 +38,7 @@ class LiveResult:
 
 
 def show(publish: Publish, part: Part) -> None:
-    """Best effort: the preview of a result must never cost the result."""
+    """Publish a part. Errors are logged: a preview must never cost the result."""
     try:
         publish(Role.TOOL, part)
     except Exception as error:

@@ -1,7 +1,7 @@
-"""One model step: a call goes out, its stream is shown live and folded, and ends as an outcome or an error.
+"""One model step: sends a call, shows its stream live, and returns an outcome or raises an error.
 
-No tools, no retries, no persistence. Whatever is wrong with the call is a `CallFailed` with the `ProviderError` and
-the usage known by then; what was shown of a failed step is nobody's content.
+No tools, no retries, no persistence. Every failure of the call is a `CallFailed` with the `ProviderError` and the usage
+known by then; the live parts of a failed step are not committed.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ from rookery.telemetry.log import get_logger
 
 log = get_logger("loop.model_step")
 
-# Chosen: a model that has everything at hand must not keep the event loop from everybody else.
+# Chosen: a model whose parts are all buffered must not block the event loop.
 _PARTS_PER_TURN = 200
-# Chosen: silence may be noticed this much of its limit too early.
+# Chosen: silence may be noticed early by this fraction of its limit.
 _LIFE_SIGN = 0.001
 _MAX_CONTEXT = 2**31
 
-# Stores a file a model made, and returns its id.
+# Stores a file that a model generated, and returns its id.
 StoreFile = Callable[[GeneratedFile], Awaitable[UUID]]
 
 
 class StepStats(Protocol):
-    """What is counted here; the metrics are somebody else's."""
+    """Counters of the loop; the metrics are made from them elsewhere."""
 
     def step_started(self, model: LanguageModel, *, messages: int, prompt_bytes: int) -> None: ...
 
@@ -64,8 +64,6 @@ class StepStats(Protocol):
 
 
 class NoStepStats:
-    """Counts nothing."""
-
     def step_started(self, model: LanguageModel, *, messages: int, prompt_bytes: int) -> None:
         pass
 
@@ -77,7 +75,7 @@ class NoStepStats:
 
 
 class StepMeter:
-    """What is known of a step while it runs, for whoever interrupts it: since when, and what it has used."""
+    """The start time and the usage of a running step, for the task that interrupts it."""
 
     __slots__ = ("_draft", "invoked_at", "invoked_monotonic")
 
@@ -88,7 +86,7 @@ class StepMeter:
 
     @property
     def usage(self) -> Usage:
-        """The newest snapshot the provider gave."""
+        """The provider's latest usage report."""
         return Usage() if self._draft is None else self._draft.usage
 
     @property
@@ -100,7 +98,7 @@ class StepMeter:
         return None if self._draft is None else self._draft.started.request_id
 
     def runtime_ms(self, monotonic: float) -> int | None:
-        """How long the model has been at it; None before its stream was opened."""
+        """Return how long the model has been running; None before its stream was opened."""
         return None if self.invoked_monotonic is None else round((monotonic - self.invoked_monotonic) * 1000)
 
     def start(self, draft: StepDraft, clock: Clock) -> None:
@@ -111,10 +109,10 @@ class StepMeter:
 
 @dataclass(slots=True, kw_only=True)
 class StepSetup:
-    """What a step needs besides its call.
+    """The input of a step besides its call.
 
     `context_limit` is the model config's; `allow_pause` is False once the provider has paused this turn too often.
-    `on_stream_start` is called at the instant the run time begins. If `publish` raises, the step ends with that.
+    `on_stream_start` is called at the instant the run time begins. If `publish` raises, the step ends with that error.
     """
 
     provider_name: str
@@ -133,9 +131,10 @@ class StepSetup:
 
 
 class AssistantOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """A finished answer. Empty content is no error here: what it means depends on the history.
+    """A finished answer. Empty content is no error here: its meaning depends on the history.
 
-    `cut_calls` are the ids of calls whose arguments the output limit cut off. `model` is what the provider said.
+    `cut_calls` are the ids of calls whose arguments the output limit cut off. `model` is the name the provider
+    reported.
     """
 
     content: tuple[Part, ...]
@@ -159,7 +158,7 @@ class AssistantOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def local_calls(self) -> tuple[ToolCall, ...]:
-        """The calls that somebody on our side has to answer."""
+        """The calls that the worker or the client must answer."""
         return tuple(part for part in self.content if isinstance(part, ToolCall) and not part.provider_executed)
 
 
@@ -211,7 +210,7 @@ async def _consume(model: LanguageModel, call: Call, draft: StepDraft, setup: St
     seconds = setup.config.stream_silence_seconds
     guard = setup.clock.deadline(seconds, "stream-silence")
     add, on_progress, monotonic = draft.add, setup.on_progress, setup.clock.monotonic
-    # A sign of life is passed on now and then, not for every token.
+    # Progress is reported at intervals, not for every token.
     interval, told_at = seconds * _LIFE_SIGN, -math.inf
     max_parts, ends_at = setup.config.stream_max_parts, monotonic() + setup.config.stream_max_seconds
     max_size = setup.config.stream_max_size
@@ -246,7 +245,7 @@ async def _consume(model: LanguageModel, call: Call, draft: StepDraft, setup: St
     except asyncio.CancelledError:
         if waits.cancelling() > cancelling:
             raise
-        # Nobody cancelled this step: somebody below did, which is a connection that is gone.
+        # This step was not cancelled; a layer below was, which means that the connection is gone.
         raise CallFailed(_cut(setup.provider_name, "the request was cancelled on the way"), draft.usage) from None
     raise CallFailed(errors.truncated(setup.provider_name), draft.usage)
 
@@ -258,7 +257,7 @@ def _tell_first(model: LanguageModel, setup: StepSetup) -> None:
 
 
 async def _store_files(draft: StepDraft, setup: StepSetup) -> None:
-    """After the stream: the provider's silence guard must not run while a file is written."""
+    """Store the files after the stream: the provider's silence guard must not run while a file is written."""
     for slot, file in draft.files():
         draft.put_file(slot, await _stored(file, setup))
         setup.on_progress(None)
@@ -269,13 +268,14 @@ async def _stored(file: GeneratedFile, setup: StepSetup) -> parts.File:
         try:
             return parts.File(file.media_type, file_id=await setup.store_file(file))
         except Exception as error:
-            # Kept inside the message: a file that cannot be stored apart is still part of the answer.
+            # Kept inside the message: a file that cannot be stored separately is still part of the answer.
             log.exception("generated_file_not_stored", error, media_type=file.media_type, size=len(file.data))
     return await asyncio.to_thread(inline_file, file)
 
 
 def _reason(reason: FinishReason, content: tuple[Part, ...], *, allow_pause: bool) -> FinishReason:
-    """Why the answer ended, as its content shows: decisions rest on it, and servers say all sorts of things."""
+    """Return why the answer ended, derived from its content: decisions depend on it, and servers report it
+    inconsistently."""
     if reason is FinishReason.CONTENT_FILTER:
         return reason
     if any(isinstance(part, ToolCall) and not part.provider_executed for part in content):
@@ -286,7 +286,7 @@ def _reason(reason: FinishReason, content: tuple[Part, ...], *, allow_pause: boo
 
 
 def _refuse_refusal(content: tuple[Part, ...], finish: Finish, provider: str, usage: Usage) -> None:
-    """An answer that was filtered and says nothing is an error; thoughts alone are no answer."""
+    """Raise for an answer that was filtered and has no content; reasoning alone is no answer."""
     if finish.reason is not FinishReason.CONTENT_FILTER or any(_is_visible(part) for part in content):
         return
     category = (finish.meta or {}).get("category")
@@ -328,7 +328,7 @@ def _cut(provider: str, detail: str) -> ProviderError:
     return msgspec.structs.replace(errors.truncated(provider), detail=detail)
 
 
-# How long the context is, from what a provider says about itself
+# The context limit in a provider's metadata
 
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 _LIMIT_KEYS = frozenset(
@@ -346,7 +346,7 @@ _COUNTERS = frozenset({"used", "usage", "remaining", "left", "count", "current"}
 
 
 def find_context_limit(meta: Mapping[str, Any]) -> int | None:
-    """The largest number that the metadata gives under a key that means a context window."""
+    """Return the largest number that the metadata has under a key that means a context window."""
     found = list(_limits(meta, depth=0))
     return max(found, default=None)
 

@@ -1,4 +1,4 @@
-"""The rows of a step: what the model said, what the tools gave, and the figures that go with them."""
+"""The rows of a step: the model's answer, the tools' results, and their figures."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def assistant_rows(
     reasoning_effort: Effort | None = None,
     cost_micros: int | None = None,
 ) -> tuple[NewMessage, ...]:
-    """The assistant row, then an error result for each call that was not admitted. No content, no rows.
+    """Return the assistant row, then an error result for each call that was not admitted. No content, no rows.
 
-    Calls without a row here are the next step's to execute.
+    Calls without a result here are executed by the next step.
     """
     if outcome.is_empty:
         return ()
@@ -47,9 +47,9 @@ def assistant_rows(
 
 
 def rejected_calls(outcome: AssistantOutcome, *, tools: ToolSet, at: datetime) -> tuple[CallResult, ...]:
-    """Error results of the calls whose arguments nobody may run with, in call order.
+    """Return error results of the calls whose arguments are invalid, in call order.
 
-    None for a batch that the exclusive policy will reject as a whole: answered in part, the rest would run.
+    Empty for a batch that the exclusive policy will reject as a whole: if it were answered in part, the rest would run.
     """
     calls = outcome.local_calls
     if is_exclusive_violation([call.tool_name for call in calls], tools):
@@ -68,7 +68,7 @@ def is_exclusive_violation(names: Sequence[str], tools: ToolSet) -> bool:
 
 
 def find_problem(call: ToolCall, tools: ToolSet, *, is_cut: bool = False) -> str | None:
-    """Why a call cannot run with the arguments it has."""
+    """Return why a call cannot run with its arguments."""
     if is_cut:
         return tool_input.CUT_OFF
     if call.args is UNSET:
@@ -87,19 +87,19 @@ def name_of(call: ToolCall, tools: ToolSet) -> CallName:
 
 
 def tool_rows(done: Iterable[CallResult], *, model_config_id: UUID) -> tuple[NewMessage, ...]:
-    """One row per result, with what the tool attached behind it."""
+    """Return one row per result, followed by the tool's attachments."""
     return tuple(
         NewMessage(role=Role.TOOL, content=(each.result, *each.files), model_config_id=model_config_id) for each in done
     )
 
 
 def notice_row(part: Part) -> NewMessage:
-    """A word from the server for people; the model does not see it."""
+    """Return a notice of the server for users; the model does not see it."""
     return NewMessage(role=Role.SYSTEM, visibility=Visibility.USER, content=(part,))
 
 
 def without_files(row: NewMessage, reason: str) -> NewMessage:
-    """The row without the files it names, which its chat cannot have. In an answer a note takes their place."""
+    """Return the row without its files, which the chat cannot have. In an answer a note takes their place."""
     if not any(isinstance(part, File) and part.file_id is not None for part in row.content):
         return row
     note = (Text(f"[A file was left out. {reason}]"),) if row.role is Role.ASSISTANT else ()
@@ -123,7 +123,7 @@ def step_figures(outcome: AssistantOutcome, *, cost_micros: int | None = None) -
 def interrupted_figures(
     meter: StepMeter, *, monotonic: float, context_limit: int | None = None, cost_micros: int | None = None
 ) -> StepFigures:
-    """What is known of a step that did not come to its end; `chat.interrupted.rows` takes it."""
+    """Return the known figures of an unfinished step, for `interrupted_step.rows`."""
     return _figures(
         meter.usage,
         context_limit=context_limit,
@@ -164,5 +164,5 @@ def _figures(
 
 
 def _name(text: str | None) -> str | None:
-    """A provider's id, in a form that fits a column whatever the provider sent."""
+    """Return a provider's id in a form that fits the column."""
     return None if text is None else tool_results.clean_text(text[:_MAX_NAME])

@@ -1,7 +1,7 @@
-"""Judges the open calls of a step before any of them runs: which may, which a person is asked about, which never.
+"""The approval gate: decides for each open tool call of a step whether it may run, needs approval, or is denied.
 
-Rules and approvals are read anew for every batch: a rule that was added, or an answer that was given, counts at once,
-and what was approved is known to whichever process goes on with the chat.
+Rules and approvals are read for every batch: a new rule or answer counts immediately, and an approval is known to every
+process that goes on with the chat.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rookery.store.chats.step_reads import Step
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """`offers` say what "always" would permit, for each call that is held."""
+    """The decisions on a batch. `offers` describes what "always" would permit, for each call that needs approval."""
 
     gate: Gate = OPEN_GATE
     offers: Mapping[OpenCall, Offers] = field(default_factory=dict)
@@ -49,19 +49,19 @@ async def judge(pool: asyncpg.Pool, step: Step, past: History, tools: ToolSet) -
 def _judging(
     known: stored_approvals.Approvals, chat_id: ChatId, past: History, tools: ToolSet
 ) -> Generator[None, None, Judged]:
-    """All calls are judged by one computation: many that each take less than a piece are interrupted too."""
+    """Judge all calls in one interruptible computation, so that many short judgments yield to the event loop too."""
     refused: dict[OpenCall, str] = {}
     offers: dict[OpenCall, Offers] = {}
     for call, made in zip(past.open_calls, past.call_parts(past.open_calls), strict=True):
         yield
         if _cannot_run(made, tools):
-            continue  # the batch says why, and nobody has to be asked about it
+            continue  # the batch answers it with an error; no approval is needed
         names, args = _names(made, tools), _arguments(made)
         judged = yield from approvals.judging(known.policy, names, args)
         if judged.verdict is Verdict.DENY:
             refused[call] = approvals.denied_by_rule(judged.rule)
         elif judged.verdict is Verdict.ASK:
-            # An approval answers a question, nothing else: it does not lift what a rule denies.
+            # An approval answers its question and nothing else: it does not lift what a rule denies.
             token = tool_calls.replay_token(chat_id, call.message_id, call.tool_call_id)
             if token not in known.approved:
                 offers[call] = yield from approvals.offering(judged.rule, names, args)
@@ -69,7 +69,7 @@ def _judging(
 
 
 def _names(call: ToolCall, tools: ToolSet) -> tuple[str, ...]:
-    """What rules may call the tool: by its names as called and as it is now, or by the one it has in rules alone."""
+    """Return the names by which rules may refer to the tool: as called, its current name, or its rule name alone."""
     spec = tools.find_spec(call.tool_name)
     if spec is not None and spec.rule_name:
         return spec.rule_name, spec.name
@@ -77,7 +77,7 @@ def _names(call: ToolCall, tools: ToolSet) -> tuple[str, ...]:
 
 
 def _cannot_run(call: ToolCall, tools: ToolSet) -> bool:
-    """Whether the batch answers the call with an error, whatever anybody thinks of it."""
+    """Return whether the batch answers the call with an error, whatever the rules say."""
     spec = tools.find_spec(call.tool_name)
     if spec is None or step_rows.find_problem(call, tools) is not None:
         return True
@@ -85,7 +85,7 @@ def _cannot_run(call: ToolCall, tools: ToolSet) -> bool:
 
 
 def _arguments(call: ToolCall) -> object:
-    """The arguments as the tool gets them; None if they cannot be read."""
+    """Return the arguments as the tool gets them; None if they cannot be read."""
     if call.args is UNSET:
         return None
     try:

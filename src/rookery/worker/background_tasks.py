@@ -1,6 +1,6 @@
-"""Work that belongs to no task: what follows an outcome, and must neither delay nor fail the next step.
+"""Background tasks: work after an outcome that must neither delay nor fail the next step.
 
-Each piece has its own limit, ends with the process at the latest, and is logged when it fails.
+Each has its own time limit, ends with the process at the latest, and is logged when it fails.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ log = get_logger("worker.background_tasks")
 
 
 class BackgroundTasks:
-    """Owns the detached tasks of a process; the event loop alone would keep only weak references to them."""
+    """Owns the background tasks of a process; the event loop alone would keep only weak references to them."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -29,10 +29,10 @@ class BackgroundTasks:
         return len(self._tasks)
 
     def start(self, work: Callable[[], Awaitable[object]], *, name: str, seconds: float) -> None:
-        """Run the work on its own; refused without a word once the process is stopping."""
+        """Run the work in the background; silently refused once the process is stopping."""
         if self._is_closed:
             return
-        # A context of its own: log fields of the caller stay, but what the work binds is nobody else's.
+        # In a copied context: the caller's log fields stay, and what the work binds does not leak.
         context = contextvars.copy_context()
         task = asyncio.create_task(self._run(work, name, seconds), name=name, context=context)
         self._tasks.add(task)
@@ -43,7 +43,7 @@ class BackgroundTasks:
         await self._is_idle.wait()
 
     async def close(self, seconds: float) -> None:
-        """Take nothing more, give what runs this long, then cancel and await the rest."""
+        """Take no more work, give running work this long, then cancel and await the rest."""
         self._is_closed = True
         if not self._tasks:
             return

@@ -1,4 +1,4 @@
-"""What calls of steps cost: rows of the usage ledger, one for each call, and figures of steps that were stopped."""
+"""Billing of model calls: rows of the usage ledger, one per call, and figures of interrupted steps."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from rookery.worker.prepare import Asked
 
 log = get_logger("worker.billing")
 
-# Chosen: one try, and how long a database may be away before the rows wait for the next call that fails.
+# Chosen: the limit of one try, and how long the database may be unavailable before rows wait for the next failed call.
 TRY_SECONDS = 30.0
 RECORD_SECONDS = 24 * 3600.0
 # Chosen: some megabytes.
 MAX_WAITING = 10_000
-# Chosen: a chat that is interrupted asks within a moment; what is older was stopped for another reason.
+# Chosen: the interrupt task asks within a moment; older entries were stopped for another reason.
 MAX_STOPPED = 1000
 
 
@@ -74,11 +74,11 @@ def entry(
 
 
 class Ledger:
-    """Writes rows that no commit carries: of calls that came to nothing.
+    """Writes ledger rows that no commit carries: those of calls that failed or were stopped.
 
-    While the database is away they wait in memory, at most `MAX_WAITING` of them; the process writes them when it is
-    back, or loses them when it ends before that. One whose answer got lost on the way is looked for before it is
-    written again: a row has its instant from the start.
+    While the database is unavailable they wait in memory, at most `MAX_WAITING` of them; they are lost if the process
+    ends before it is back. A row whose COMMIT was not answered is looked up before it is written again: a row has its
+    timestamp from the start.
     """
 
     def __init__(self, pool: asyncpg.Pool, inflight: BackgroundTasks, *, config: WorkerConfig | None = None) -> None:
@@ -90,7 +90,7 @@ class Ledger:
         self._is_writing = False
 
     def record(self, row: Entry) -> None:
-        """Without waiting; the process sees it out."""
+        """Write the row in the background."""
         if len(self._waiting) == MAX_WAITING:
             log.warning("usage_not_recorded", rows=1, reason="Too many rows wait for the database.")
         self._waiting.append(row)
@@ -124,7 +124,7 @@ class Ledger:
                 if row.chat_id is None:
                     log.warning("usage_not_recorded", rows=1, reason=str(error))
                     return
-                # The chat is gone; what it cost its owner is not.
+                # The chat is deleted; its owner's cost is still recorded.
                 row = msgspec.structs.replace(row, chat_id=None, message_id=None)
                 continue
             except DATABASE_ERRORS as error:
@@ -135,16 +135,16 @@ class Ledger:
 
 
 class Metered(NamedTuple):
-    """Who was asked in a step, and what is known of its usage by now."""
+    """The model that was called in a step, and its usage so far."""
 
     model_config_id: UUID
     figures: StepFigures
 
 
 class Meters:
-    """What the steps at work have used so far, for the task that interrupts them: it knows only their episode.
+    """Usage so far of the running steps, for the interrupt task, which knows only their episode.
 
-    A step that was stopped stays known, because its task may be gone before that one asks.
+    A stopped step stays registered, because its task may end before the interrupt task asks.
     """
 
     def __init__(self) -> None:

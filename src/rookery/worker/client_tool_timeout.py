@@ -1,8 +1,8 @@
-"""The action-timeout task: answers the client's calls for it when it does not come back in time.
+"""The action-timeout task: answers the client's tool calls with an error when the client does not answer in time.
 
-The deadline is the database's, and is looked at under the lock again: a result that arrives first wins, and a deadline
-that was moved is respected. A chat that waits for nothing a client could answer any more is stopped. One that waits for
-a person without a deadline is let go: whoever answers wakes a worker.
+The deadline is in the database and is checked again under the lock: a result that arrives first wins, and a deadline
+that was moved is respected. A chat that waits for calls that no client can answer any more is stopped. A chat that
+waits for a user without a deadline is released: the answer wakes a worker.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ class ActionTimeoutWork:
         while True:
             row = await handle.read(lambda: read_fenced(self._machine, chat_id, fence=fence))
             if row.chat.is_parked:
-                # Nothing happens to it until somebody answers, which may take days: it must not keep a slot so long.
+                # Nothing happens to the chat until the user answers, which may take days: it must not keep a slot that
+                # long.
                 await self._leave(handle)
                 return
             deadline = row.chat.requires_action_deadline_at
-            # Without a deadline nobody would ever end the wait: it counts as passed.
+            # Without a deadline the wait would never end, so the deadline counts as passed.
             remaining = 0.0 if deadline is None else (deadline - row.now).total_seconds()
             if remaining > 0:
                 await handle.wait(remaining, "action-deadline")
@@ -39,7 +40,7 @@ class ActionTimeoutWork:
                 return
 
     async def _cancel(self, handle: TaskHandle) -> bool:
-        """Whether the wait is over. Not if the deadline was moved since it was read."""
+        """Answer the calls with an error. Return False if the deadline was moved since it was read."""
 
         async def cancel(tx: Tx) -> None:
             await cancel_requires_action(tx)
@@ -51,7 +52,7 @@ class ActionTimeoutWork:
                 return False
             if refused.cause != "no_open_calls":
                 raise
-            # The chat's tools were changed while it waited for one of them: nobody else would ever end the wait.
+            # The chat's tools were changed while it waited for one of them: nothing else would end the wait.
             log.warning("action_without_calls", chat_id=handle.input.chat_id)
             await handle.update(_stop, transition=Transition.INTERRUPT)
         return True

@@ -1,7 +1,7 @@
-"""A commit and what must follow it happen together, whatever becomes of the task that asked for them.
+"""The commit shield: runs a commit and what must follow it together, even when the calling task is cancelled.
 
-The runner hears of a commit before the task that made it goes on, and then cancels that task: it has done its work.
-What comes after a plain `await` of the update may therefore never run.
+The runner learns of a commit before the task that made it goes on, and then cancels that task as done. Code after a
+plain `await` of the update may therefore never run.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ T = TypeVar("T")
 
 
 async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
-    """Run the work to its end; a cancellation that comes meanwhile is passed on after it.
+    """Run the work to its end; a cancellation that comes meanwhile is raised afterwards.
 
-    Only for what ends by itself soon, as updates of the machine do: their statements have limits. In a task of its
-    own, because those limits are cancellations as well.
+    Use it only for work that ends soon, as updates of the machine do: their statements have limits. It runs in a
+    separate task, because those limits are cancellations as well.
     """
     task = asyncio.create_task(work)
     cancelled: asyncio.CancelledError | None = None
@@ -37,5 +37,5 @@ async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
     try:
         raise cancelled
     finally:
-        # The error knows this frame: with the frame knowing it too, all that the task held would outlive it.
+        # The error refers to this frame: a reference back would keep alive everything the task held.
         cancelled = None

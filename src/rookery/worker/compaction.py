@@ -1,4 +1,4 @@
-"""The act that makes a chat shorter: a summary of what was said, with the user's unanswered message whole behind it.
+"""The compaction action: replaces the history by a summary, followed by the user's whole unanswered message.
 
 A part of `StepActions`, which owns attempts, fences and bills. Each run is at most one commit of three rows.
 """
@@ -53,7 +53,10 @@ class CompactionAct:
         self._step = acts.prepared.step
 
     async def compact(self, decision: Compact) -> None:
-        """Its model is connected here: one that cannot be had must not fail turns that never need it."""
+        """Make and commit a summary.
+
+        Its model is connected here and not during preparation: an unusable one must not fail turns that do not need it.
+        """
         acts, prepared, parts, chat = self._acts, self._prepared, self._parts, self._step.chat
         asked = await self._summariser()
         is_own = asked.ready.config.id == prepared.asked.ready.config.id
@@ -74,7 +77,7 @@ class CompactionAct:
                 budget=Budget(
                     window_tokens=asked.windows.effective,
                     max_output_tokens=call.max_output_tokens or 0,
-                    # What was refused by the chat's model says nothing about another one.
+                    # A refusal by the chat's model reveals nothing about another model.
                     refused_tokens=self._step.meta.refused_tokens if is_own else None,
                 ),
                 on_refusal=lambda error, refused, tokens: acts.remember_refusal(
@@ -94,16 +97,19 @@ class CompactionAct:
             await commit_shield.to_the_end(self._commit_summary(decision, asked, outcome, step))
 
     def _kept_summary(self, decision: Compact) -> str | None:
-        """What stands behind the new boundary without asking anybody: where nothing but the user's own message came
-        after the last summary, there is nothing to sum up. None: ask."""
+        """Return the existing summary if only the user's own message came after it: there is nothing to summarize.
+
+        None: call the model.
+        """
         if decision.source is Source.OVERFLOW and not self._acts.history.has_compactable:
             return boundary_summary(self._step.history.prompt)
         return None
 
     async def _carry(self, decision: Compact, summary: str, *, fixed_bytes: int) -> Carried:
-        """What the user said to begin the turn, whole if the model can read it, else its ends and where all of it is.
+        """Return the user's message that began the turn: whole if the model can read it, else its ends and the path
+        of the rest.
 
-        A chat at rest has nothing to carry: what was said there is answered.
+        A chat at rest has nothing to carry: its messages are answered.
         """
         if decision.source is Source.MANUAL and not decision.resume:
             return Carried()
@@ -128,14 +134,14 @@ class CompactionAct:
         return Carried(carried, spilled)
 
     def _is_shorter(self, content: tuple[Part, ...]) -> bool:
-        """Whether this takes less of a prompt than what is told now."""
+        """Return whether this takes less of a prompt than the present history."""
         files = self._prepared.files
         told = (row.message for row in self._step.history.prompt if row.message.role is not Role.SYSTEM)
         now = sum(overflow.part_bytes(part, files) for message in told for part in message.parts())
         return sum(overflow.part_bytes(part, files) for part in content) < now
 
     def _room(self, decision: Compact, *, taken_bytes: int) -> int | None:
-        """How many bytes the user's message may have behind a summary."""
+        """Return how many bytes the user's message may have after a summary."""
         asked = self._prepared.asked
         believed = self._acts.learned.believed.get(asked.ready.config.id)
         budget = Budget(
@@ -193,7 +199,7 @@ class CompactionAct:
             if is_asked:
                 self._parts.ledger.record(msgspec.structs.replace(bill, status=CallStatus.INTERRUPTED))
             if not isinstance(error, TaskExit):
-                # Somebody who moved the chat on is no failure; a database that does not take the rows is.
+                # A chat that was moved on by another writer is not a failure; a database that rejects the rows is.
                 compaction.show_failure(step, outcome.call_id, NOT_STORED)
                 self._count_failure(asked, decision, error, result="error")
             raise
@@ -211,7 +217,7 @@ class CompactionAct:
 
 
 def _fixed_bytes(call: Call) -> int:
-    """What every request of the chat has, whatever was said: system blocks and tools."""
+    """Return the size of what every request of the chat contains: system blocks and tools."""
     system = (message for message in call.prompt.messages if message.role is Role.SYSTEM)
     return summary_prompt.size_bytes(system) + compaction.tools_bytes(call.tools)
 

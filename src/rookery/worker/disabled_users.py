@@ -1,8 +1,8 @@
-"""Makes sure that everything of a disabled account stops, whatever happened to the replica that disabled it.
+"""The disabled-users loop: stops everything of a disabled account, even if the replica that disabled it was killed.
 
-The change itself is one transaction, so chats and workspaces are told to stop or the account is not disabled. What may
-get lost with a killed replica are the hints after it, by which others hear of it at once; and a request that was under
-way may start a chat just behind it. Both are made up for here, on every replica, within seconds.
+Disabling is one transaction: either chats and workspaces are marked to stop, or the account is not disabled. A killed
+replica may lose the hints that follow, by which other replicas learn of it immediately; and a request in progress may
+start a chat just after the transaction. This loop makes up for both, on every replica, within seconds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rookery.telemetry.log import get_logger
 
 log = get_logger("worker.disabled_users")
 
-# For so long an account counts as disabled recently. Longer than any request may take.
+# An account counts as recently disabled for this long: longer than any request may take.
 RECENT_SECONDS = 120.0
 
 
@@ -48,14 +48,14 @@ class DisabledUsers:
         raise AssertionError("unreachable")
 
     async def look(self) -> int:
-        """One round. Returns how many chats had to be told to stop."""
+        """Run one round. Return the number of chats that had to be stopped."""
         async with self._pool.acquire() as conn:
             recent = await disabled_users.list_recent(conn, seconds=RECENT_SECONDS)
         self._told &= set(recent)
         stopped = 0
         for user in recent:
             if user not in self._told:
-                # Streams of this user end here, and caches of rights are dropped.
+                # This ends the user's streams here, and drops cached rights.
                 self._publisher.publish([AccessHint(kind="user", id=str(user.id))])
                 self._told.add(user)
             stopped += await self._stop(user.id)
@@ -76,7 +76,7 @@ class DisabledUsers:
             try:
                 stopped = await self._machine.bundle(stop)
             except (ChatError, LockTimeout) as error:
-                # Another replica is at it, or a chat is in a state that should not exist. The next round looks again.
+                # Another replica is stopping them, or a chat is in an invalid state. The next round looks again.
                 log.info("chats_not_stopped", user_id=user_id, error=str(error))
         if stopped:
             log.info("chats_stopped", user_id=user_id, chats=stopped)

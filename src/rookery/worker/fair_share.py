@@ -1,4 +1,4 @@
-"""Fair share on a replica: whose chats are asked to make room, and the step at which one of them does."""
+"""Fair share on a replica: which owners are asked to give up slots, and the step at which a chat does so."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ log = get_logger("worker.fair_share")
 
 
 class Askings:
-    """Which owners were asked to make room when this replica last looked. It may be old: `GiveWay` looks again."""
+    """The owners who were asked to give up slots when this replica last looked.
+
+    May be stale: `GiveWay` checks again.
+    """
 
     def __init__(self) -> None:
         self._slots: frozenset[Slot] = frozenset()
@@ -25,7 +28,7 @@ class Askings:
         self._slots = frozenset(slots)
 
     def settle(self, slot: Slot) -> None:
-        """This owner may keep what is left."""
+        """Withdraw the request: this owner may keep its slots."""
         self._slots -= {slot}
 
     def includes(self, slot: Slot | None) -> bool:
@@ -33,9 +36,9 @@ class Askings:
 
 
 class GiveWay:
-    """Lets go of a chat whose owner was asked to make room, in place of its next step.
+    """Releases a chat whose owner was asked to give up slots, in place of its next step.
 
-    What the chat holds by then is committed, so nothing is lost: whoever takes it later goes on with that step.
+    Everything the chat has is committed by then, so nothing is lost: its next runner goes on with that step.
     """
 
     def __init__(self, askings: Askings, limits: Callable[[], Awaitable[Limits]], stats: WorkerStats) -> None:
@@ -44,7 +47,7 @@ class GiveWay:
         self._stats = stats
 
     async def __call__(self, handle: TaskHandle, slot: Slot) -> bool:
-        """Whether the chat was let go. It is not when nobody needs its slot any more."""
+        """Return whether the chat was released. It is not when its slot is no longer needed."""
         limits = await handle.read(self._limits)
         is_done = False
 
@@ -62,7 +65,7 @@ class GiveWay:
             self._askings.settle(slot)
             return False
         except asyncio.CancelledError:
-            # The runner ends, and this task with it, as soon as the commit is heard of.
+            # The runner ends, and this task with it, as soon as it learns of the commit.
             if is_done:
                 self._count(slot)
             raise
@@ -75,4 +78,4 @@ class GiveWay:
 
 
 class _NotNeeded(Exception):
-    """Rolls the bundle back: the owner may keep its slots, and the chat goes on."""
+    """Raised to roll the transaction back: the owner may keep its slots, and the chat goes on."""

@@ -138,7 +138,7 @@ class Housekeeping:
         except Exception as error:
             log.exception("job_failed", error, job=job.name)
             # The text of an unexpected error may quote anything.
-            text = f"{type(error).__name__}; the log of the replica says more."
+            text = f"{type(error).__name__}. See the log of the replica."
         return Removed(), text
 
     async def _write_down(self, run: JobRun) -> None:

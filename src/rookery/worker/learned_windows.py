@@ -1,4 +1,4 @@
-"""What requests that were refused as too long teach about models, remembered for all chats and replicas."""
+"""Learned context windows: what requests refused as too long reveal about models, stored for all chats and replicas."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = get_logger("worker.learned_windows")
 
 
 class LearnedWindows:
-    """Of one step. `believed` is what was learned about models since the step was prepared."""
+    """The learned windows of one step. `believed` holds what was learned since the step was prepared."""
 
     def __init__(
         self, handle: TaskHandle, *, preparer: Preparer, effects: Effects, pool: asyncpg.Pool, clock: Clock
@@ -50,11 +50,11 @@ class LearnedWindows:
         has_media: bool,
         read_tokens: int = 0,
     ) -> int | None:
-        """Take a refusal of a request of about this size; the window that the model is believed to have from now on.
+        """Record the refusal of a request of about this size. Return the window the model is now believed to have.
 
-        That the chat's history is too long, and what this says about the model, is one commit. `is_of_history` is false
-        for a model that only summarises: the one that goes on with the chat may read more. `read_tokens` is the
-        longest request of this chat that the model has read.
+        One commit stores both that the chat's history is too long and what this reveals about the model.
+        `is_of_history` is false for a model that only summarizes: the chat's own model may read more. `read_tokens` is
+        the longest request of this chat that the model has read.
         """
         window = self.believed.get(asked.ready.config.id, asked.windows.effective)
         learned = context_window.learn(
@@ -93,7 +93,7 @@ class LearnedWindows:
         return learned.tokens
 
     async def check_guess(self, asked: Asked, *, read_tokens: int) -> None:
-        """An answer that read more than was guessed to be possible corrects the guess."""
+        """Correct a guessed window that an answer has shown to be too small."""
         known = asked.windows
         if known.learned is None or known.learned_from is not LearnedFrom.HALVING or read_tokens <= known.learned:
             return

@@ -1,7 +1,7 @@
-"""Giving memory back: what the caches of a process have kept too long is forgotten, and the system gets its pages.
+"""Memory upkeep: drops old entries of the process's caches, and returns free pages to the operating system.
 
-Freed memory stays with the C library, in the middle of its heap and in the heaps of threads, where large requests are
-written. Answers of megabytes would leave the process as large as it once had to be.
+The C library keeps freed memory inside its heap and in the heaps of threads, where large requests are written. Without
+trimming, answers of megabytes would leave the process as large as it has ever been.
 """
 
 from __future__ import annotations
@@ -16,20 +16,19 @@ from rookery.runtime.cache import Cache
 from rookery.runtime.clock import Clock
 
 SWEEP_SECONDS = 5.0
-# Chosen: a pass takes some milliseconds for each 10 MiB that are free, and whoever needs memory meanwhile waits for it.
+# Chosen: a pass takes some milliseconds for each 10 MiB that are free, and threads that allocate meanwhile wait for it.
 TRIM_SECONDS = 30.0
-# On a server that is never quiet. Chosen: a pause of 100 ms every few minutes is hardly felt.
+# On a server that is never quiet. Chosen: a pause of 100 ms every few minutes is hardly noticed.
 BUSY_TRIM_SECONDS = 300.0
 
 
 class Memory:
-    """One per worker. `count_turns` says how many turns have ended: without any, there is nothing to give back.
+    """Memory upkeep of a worker. `count_turns` returns the number of ended turns: without new ones, nothing was freed.
 
     Entries of `running_chats` do not age: a step may take longer than their age, and the next one needs them. The keys
     of all caches are chats, or tuples that begin with one.
 
-    While `is_busy`, pages are given back more rarely: somebody waits for tokens, and the next turns need the memory
-    again.
+    While `is_busy`, pages are returned more rarely: users wait for tokens, and the next turns need the memory again.
     """
 
     def __init__(
@@ -60,8 +59,8 @@ class Memory:
         raise AssertionError("unreachable")
 
     def sweep(self) -> None:
-        """Forget what is too old in all caches."""
-        # The model clients know a chat by the text of its id.
+        """Drop entries that are too old from all caches."""
+        # The model clients identify a chat by the text of its id.
         running: set[object] = {form for chat_id in self._running_chats() for form in (chat_id, str(chat_id))}
 
         def is_in_use(key: object) -> bool:
@@ -71,7 +70,7 @@ class Memory:
         self._has_freed = self._has_freed or freed > 0
 
     def is_trim_due(self) -> bool:
-        """Whether something was freed since the last time, and that is long enough ago; asking notes it."""
+        """Return whether memory was freed since the last trim, and that was long enough ago. Also records the time."""
         now, turns = self._clock.monotonic(), self._count_turns()
         has_freed = self._has_freed or turns != self._known_turns
         pause = BUSY_TRIM_SECONDS if self._is_busy() else TRIM_SECONDS
@@ -84,7 +83,7 @@ class Memory:
 def _find_trim() -> Callable[[int], object] | None:
     try:
         return ctypes.CDLL(None).malloc_trim
-    except (OSError, AttributeError):  # another C library than glibc
+    except (OSError, AttributeError):  # not glibc
         return None
 
 
@@ -92,6 +91,6 @@ _malloc_trim = _find_trim()
 
 
 def trim_heap() -> None:
-    """Give the free pages of the C library's heaps back to the system. Python runs on meanwhile."""
+    """Return the free pages of the C library's heaps to the operating system. Python runs on meanwhile."""
     if _malloc_trim is not None:
         _malloc_trim(0)

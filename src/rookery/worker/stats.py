@@ -1,4 +1,4 @@
-"""What the worker counts. Metrics are somebody else's: this is where they come from."""
+"""Counters of the worker, from which the metrics are made."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from rookery.models.call_stats import CallStats
 from rookery.store.chats.step_reads import LoadedHistory, Step
 from rookery.telemetry.histogram import Histogram, Histograms, exponential
 
-# How long chats, leases and cancelled tasks are waited for.
+# For the waits for chats, leases and cancelled tasks.
 WAIT_BOUNDS = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 30.0, 120.0)
 TURN_BOUNDS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0)
 JOB_BOUNDS = (1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0)
 TOOL_BOUNDS = (0.01, 0.05, 0.25, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0)
 
-# How turns end that no `TurnEnd` names.
+# Outcomes of turns that `TurnEnd` does not name.
 FAILED = "error"
 INTERRUPTED = "interrupted"
 
-# Name of the job, and whether it was seen through.
+# Name of the job, and whether it succeeded.
 JobKey: TypeAlias = tuple[str, bool]
 
 
 class ToolStats:
-    """Counts calls of tools, as the loop tells them (`loop.batch.ToolStats`). Labels are few: the loop sees to that."""
+    """Counts tool calls for the loop (see `loop.tool_batch.ToolStats`). The loop keeps the number of labels small."""
 
     def __init__(self) -> None:
         self.calls: Counter[tuple[str, str]] = Counter()  # by outcome
@@ -44,13 +44,13 @@ class ToolStats:
         self.truncated[tool] += 1
 
     def tool_abandoned(self, tool: str) -> None:
-        """It did not end when it was told to; its call may be counted as an error as well."""
+        """Count a tool that did not end when it was cancelled; its call may be counted as an error as well."""
         self.calls[tool, "abandoned"] += 1
 
 
 @dataclass(slots=True)
 class WorkerStats:
-    """Since the start of the process. Keys of the counters are label values; they are few and fixed."""
+    """Counters since the start of the process. The counters' keys are label values; they are few and fixed."""
 
     calls: CallStats = field(default_factory=CallStats)
     tools: ToolStats = field(default_factory=ToolStats)
@@ -67,15 +67,15 @@ class WorkerStats:
     turns: Counter[str] = field(default_factory=Counter)  # by outcome
     turn_seconds: Histograms[str] = field(default_factory=lambda: Histograms(TURN_BOUNDS))  # by outcome
     auto_archived: int = 0
-    approvals_asked: int = 0  # tool calls that this replica asked a person about
-    jobs: Counter[str] = field(default_factory=Counter)  # runs of housekeeping that were seen through, by job
+    approvals_asked: int = 0  # tool calls for which this replica asked for approval
+    jobs: Counter[str] = field(default_factory=Counter)  # successful housekeeping runs, by job
     jobs_failed: Counter[str] = field(default_factory=Counter)  # by job
     job_seconds: Histograms[JobKey] = field(default_factory=lambda: Histograms(JOB_BOUNDS))
-    purged: Counter[str] = field(default_factory=Counter)  # by what was removed
-    # Of the whole deployment, so the same on every replica; by pool.
+    purged: Counter[str] = field(default_factory=Counter)  # by kind of removed object
+    # Values of the whole deployment, so the same on every replica; by pool.
     agents_active: dict[str, int] = field(default_factory=dict)
     agents_queued: dict[str, int] = field(default_factory=dict)
-    # Of the whole deployment as well.
+    # A value of the whole deployment as well.
     approvals_open: int = 0
     approval_oldest_seconds: float = 0.0
 
@@ -84,16 +84,16 @@ class WorkerStats:
             self.acquire_lag_seconds.observe(_seconds(runnable_since, now))
 
     def turn_ended(self, outcome: str, step: Step, *, now: datetime) -> None:
-        """A turn is over. `step` is its last; it began with the message of the user in its history."""
+        """Count the end of a turn. `step` is its last; the turn began with the user's message in its history."""
         if step.chat.compaction_requested_at is not None and not step.chat.compaction_resume:
-            return  # somebody asked for a summary of a chat at rest: nobody's turn
+            return  # a summary of a chat at rest: not a turn
         self.turns[outcome] += 1
         if (since := _begun_at(step.history)) is not None:
             self.turn_seconds.observe(outcome, _seconds(since, now))
 
 
 def _begun_at(history: LoadedHistory) -> datetime | None:
-    """None when a summary took the message out of the history."""
+    """Return when the turn began; None if a summary removed its message from the history."""
     for row in reversed(history.rows):
         message = row.message
         if message.role is Role.USER and message.visibility is not Visibility.MODEL and not message.compressed:
@@ -102,5 +102,5 @@ def _begun_at(history: LoadedHistory) -> datetime | None:
 
 
 def _seconds(start: datetime, end: datetime) -> float:
-    """Two clocks are compared, this process's and the database's: a little less than nothing is nothing."""
+    """Return the seconds between two times of different clocks, this process's and the database's: at least 0."""
     return max(0.0, (end - start).total_seconds())

@@ -1,4 +1,4 @@
-"""The ledger of tool runs in the database, as the loop asks for it: fenced by the task that runs the batch."""
+"""The ledger of tool runs in the database, fenced by the task that runs the batch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ToolLedger:
         self._fence = fence
 
     async def begin(self, token: UUID, *, chat_id: ChatId, message_id: int, call_id: str, tool_name: str) -> LedgerRun:
-        """Raises `StaleFence`: a runner that lost its chat starts nothing any more."""
+        """Record the start of a run. Raises `StaleFence`: a runner that lost its chat starts nothing."""
         call = tool_runs.Call(chat_id, MessageId(message_id), call_id, tool_name)
         async with self._pool.acquire() as conn:
             run = await tool_runs.begin(conn, call, fence=self._fence)
