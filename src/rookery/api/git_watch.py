@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from rookery.domain.chat.errors import ChatError
 from rookery.domain.chat.messages import ChatId
 from rookery.store.chats.diffs import DiffStatus
+from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.people.errors import AccessError
 from rookery.stream import events
 from rookery.stream.errors import CloseCode, StreamEnded
 from rookery.stream.events import GitChanges, RepositoryState
-from rookery.stream.follow import DATABASE_ERRORS
 from rookery.stream.outbox import Frame
 from rookery.stream.session import Inbound
 from rookery.telemetry.log import get_logger

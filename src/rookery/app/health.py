@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import asyncpg
-
 from rookery.runtime import replica_slots
+from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.db.pool import Database
 from rookery.store.db.pubsub import Listener
 from rookery.store.db.replicas import Presence
@@ -66,6 +65,6 @@ class ReplicaHealth:
         try:
             async with asyncio.timeout(READY_QUERY_SECONDS):
                 await self._database.ping()
-        except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        except DATABASE_ERRORS:
             return "no answer"
         return "ok"

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 
 from rookery.domain.chat.errors import ChatNotFound, InvalidInput
 from rookery.server.asgi import Receive, Scope, Send
+from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.stream import sse, ws
 from rookery.stream.errors import ReplicaDraining, TooManyStreams
-from rookery.stream.follow import DATABASE_ERRORS
 from rookery.stream.service import Opened
 from rookery.stream.session import Transport
 from rookery.stream.ws import Refusal

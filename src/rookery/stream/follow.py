@@ -14,15 +14,13 @@ from itertools import chain, repeat
 from typing import Protocol
 from uuid import UUID
 
-import asyncpg
-
 from rookery.domain.chat.errors import ChatNotFound
 from rookery.domain.chat.messages import ChatId
 from rookery.live.deltas import PartEvent
 from rookery.live.feeds import EndReason, Subscription
 from rookery.live.part_buffer import EpisodeKey, PartBufferError
 from rookery.runtime.clock import Clock
-from rookery.store.db.errors import StoreError
+from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.db.hints import MiscHint
 from rookery.store.db.pubsub import Bus
 from rookery.store.db.pubsub import Subscription as BusSubscription
@@ -45,8 +43,6 @@ READ_PATIENCE_SECONDS = 30.0
 LAGGED_SECONDS = 1.0
 # What was recorded is looked up by its reader; of hints that a slow client did not take the newest are enough.
 MAX_DEBUG_PENDING = 64
-
-DATABASE_ERRORS = (StoreError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
 DELETED = "This chat was deleted."
 
 

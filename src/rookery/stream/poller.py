@@ -12,7 +12,7 @@ import asyncpg
 
 from rookery.runtime.clock import Clock
 from rookery.store.chats import stream_reads
-from rookery.store.db.errors import StoreError
+from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.db.hints import ChatHint
 from rookery.stream.inbox import Registry
 from rookery.telemetry.log import get_logger
@@ -80,7 +80,7 @@ class Poller:
         try:
             for start in range(0, len(chat_ids), CHUNK):
                 await self._poll(chat_ids[start : start + CHUNK])
-        except (StoreError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        except DATABASE_ERRORS as error:
             self._stats.failed += 1
             log.warning("poll_failed", chats=len(chat_ids), error=str(error) or type(error).__name__)
         if self._stats.ticks % RECHECK_TICKS == 0:

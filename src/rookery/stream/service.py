@@ -22,11 +22,12 @@ from rookery.domain.chat.errors import ChatNotFound
 from rookery.domain.chat.messages import ChatId, MessageId
 from rookery.runtime.clock import Clock
 from rookery.store.chats import read_cursors
+from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.db.pubsub import Bus
 from rookery.store.machine import Machine
 from rookery.stream import follow
 from rookery.stream.access_monitor import AccessGuard, Grant, RightsCheck
-from rookery.stream.follow import DATABASE_ERRORS, PartSources, Surroundings
+from rookery.stream.follow import PartSources, Surroundings
 from rookery.stream.inbox import Registry
 from rookery.stream.poller import Poller
 from rookery.stream.query_parameters import StreamParams

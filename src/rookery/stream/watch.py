@@ -22,7 +22,7 @@ from rookery.runtime.clock import Clock
 from rookery.store.chats import chat_reads, chat_views, shares, stream_reads
 from rookery.store.chats.chat_views import ActionCall, ChatView
 from rookery.store.chats.stream_reads import Member
-from rookery.store.db.errors import StoreError
+from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.db.hints import WatchHint, WatchKind
 from rookery.store.db.pool import Connection
 from rookery.store.db.pubsub import Bus
@@ -44,7 +44,6 @@ _OWN = "read"
 _UNSHARED = "unshared"
 
 _RESYNC = events.encode(ListResync())
-DATABASE_ERRORS = (StoreError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
 
 
 @dataclass(slots=True)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-import asyncpg
 import msgspec
 from msgspec import Meta
 
 from rookery.domain.content import prompt_text, skills
 from rookery.loop.tool import Tool, ToolContext, ToolOutput
-from rookery.store.db.errors import StoreError
+from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.people.errors import Missing
 from rookery.store.workspaces.templates import Signals, Template
 from rookery.telemetry.log import get_logger
@@ -65,7 +64,7 @@ async def list_templates(ctx: ToolContext, given: ListTemplates) -> ToolOutput:
     signals: Mapping[str, Signals] | None
     try:
         signals = await store.templates.signals()
-    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, StoreError) as error:
+    except DATABASE_ERRORS as error:
         log.warning("template_signals_unknown", chat_id=ctx.chat_id, error=str(error) or type(error).__name__)
         signals = None
     return ToolOutput(

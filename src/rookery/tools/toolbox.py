@@ -26,6 +26,7 @@ from rookery.runtime.cache import Cache
 from rookery.runtime.clock import Clock
 from rookery.store.authorized.store import Store
 from rookery.store.chats.step_reads import Step
+from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.workspaces import context, mcp_consents, workspaces
 from rookery.store.workspaces.workspaces import Status, Workspace
 from rookery.telemetry.log import get_logger
@@ -49,7 +50,7 @@ from rookery.tools.step_workspace import StepContext, WorkspaceAdmin, plan_path
 from rookery.tools.workspace_blocks import Pinned, Pins
 from rookery.workspaces.agent_http import ChatHeaders
 from rookery.workspaces.connection import ChatWorkspace, Unreadable, WorkspaceDirectory
-from rookery.workspaces.context import DATABASE_ERRORS, Contexts
+from rookery.workspaces.context import Contexts
 from rookery.workspaces.context_watch import ContextWatches
 from rookery.workspaces.errors import NoConnection, WorkspaceError
 from rookery.workspaces.service import Workspaces

@@ -42,6 +42,7 @@ from rookery.runtime.clock import Clock, DeadlineExceeded
 from rookery.store.chats import files
 from rookery.store.chats.files import FileCache
 from rookery.store.chats.step_reads import LoadedHistory, Step
+from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.models import context_windows, spending
 from rookery.store.models.model_configs import ModelConfig
 from rookery.store.models.providers import Provider
@@ -277,7 +278,7 @@ class Preparer:
                 return
             async with self._pool.acquire() as conn:
                 await spending.check_spend(conn, owner_id, now=self._clock.now())
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        except DATABASE_ERRORS as error:
             log.warning("spend_not_checked", owner_id=owner_id, error=str(error) or type(error).__name__)
 
     async def action_seconds(self) -> float:
@@ -316,7 +317,7 @@ class Preparer:
         try:
             async with self._pool.acquire() as conn:
                 await context_windows.report(conn, config_id, tokens=reported)
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        except DATABASE_ERRORS as error:
             log.warning("report_not_kept", model_config_id=config_id, error=str(error) or type(error).__name__)
 
     def forget_models(self) -> None:
@@ -402,7 +403,7 @@ class Preparer:
         """Return an optional text, empty if it cannot be read."""
         try:
             found = await reading
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        except DATABASE_ERRORS as error:
             log.warning("left_out", what=what, error=str(error) or type(error).__name__)
             return ""
         return found if isinstance(found, str) else ""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncpg
-
-from rookery.store.db.errors import StoreError
+from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.models.errors import KeysMissing
 from rookery.store.workspaces import templates
 from rookery.telemetry.log import get_logger
@@ -65,7 +63,7 @@ class Availability:
         try:
             async with self._parts.pool.acquire() as conn:
                 offered = await templates.list_templates(conn)
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, StoreError) as error:
+        except DATABASE_ERRORS as error:
             log.warning("availability_unknown", error=str(error) or type(error).__name__)
             return False
         return any(each.enabled and each.manifest.get("driver", "local") in usable for each in offered)

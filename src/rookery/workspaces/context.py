@@ -18,8 +18,8 @@ from rookery.domain.chat.mcp_consent import Entry
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.content import skills
 from rookery.domain.content.skills import SkillProblem
-from rookery.runtime.clock import Clock, DeadlineExceeded
-from rookery.store.db.errors import StoreError
+from rookery.runtime.clock import Clock
+from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.db.hints import WatchHint, WatchKind
 from rookery.store.machine import Publisher
 from rookery.store.workspaces import context, mcp_consents
@@ -47,7 +47,6 @@ OLD_AGENT = "The agent of this workspace is of an older version. Restart the wor
 TURN_SETTLE_SECONDS = 1.0
 SETTLE_SECONDS = 10.0
 _WITH_BODY = frozenset({"ok", "truncated"})
-DATABASE_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, StoreError)
 
 
 def snapshot_of(workspace_id: UUID, generation: int, answer: ContextSnapshot, *, now: datetime) -> Snapshot:
@@ -173,7 +172,7 @@ class Contexts:
             await self.keep(snapshot)
             self._versions[workspace_id, generation] = answer.version
             await self.run_agreed(snapshot, conn, wait=TURN_SETTLE_SECONDS)
-        except (WorkspaceError, DeadlineExceeded, *DATABASE_ERRORS) as error:
+        except (WorkspaceError, *DATABASE_ERRORS) as error:
             log.info("workspace_context_not_fetched", workspace_id=workspace_id, error=str(error))
             return False
         return True

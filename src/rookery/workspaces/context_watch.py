@@ -10,11 +10,12 @@ import asyncio
 from dataclasses import dataclass
 from uuid import UUID
 
-from rookery.runtime.clock import Clock, DeadlineExceeded
+from rookery.runtime.clock import Clock
+from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.telemetry.log import get_logger
 from rookery.workspaces.agent_http import ChatHeaders
 from rookery.workspaces.connection import Unreadable, WorkspaceDirectory, WorkspaceLocation
-from rookery.workspaces.context import DATABASE_ERRORS, Contexts, snapshot_of
+from rookery.workspaces.context import Contexts, snapshot_of
 from rookery.workspaces.drivers.protocol import DriverError
 from rookery.workspaces.errors import WorkspaceError
 
@@ -86,7 +87,7 @@ class ContextWatches:
             if location is None or location.status != "running" or not location.is_reachable:
                 return False
             await self._poll(location, watch)
-        except (WorkspaceError, DriverError, Unreadable, DeadlineExceeded, LookupError, *DATABASE_ERRORS) as error:
+        except (WorkspaceError, DriverError, Unreadable, LookupError, *DATABASE_ERRORS) as error:
             log.info("context_not_heard", workspace_id=workspace_id, error=str(error) or type(error).__name__)
             return False
         return True

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 from uuid import UUID
 
-import asyncpg
-
 from rookery.domain.chat.errors import ChatNotFound
 from rookery.domain.chat.messages import ChatId
-from rookery.store.db.errors import StoreError
+from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.workspaces import context, operations, workspaces
 from rookery.store.workspaces.workspaces import Workspace
 from rookery.telemetry.log import get_logger
@@ -23,8 +21,6 @@ from rookery.workspaces.relay import RelayedConnector
 from rookery.workspaces.services import WorkspaceServices
 
 log = get_logger("workspaces.directory")
-
-_DATABASE_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, StoreError)
 
 
 class StoreWorkspaceDirectory:
@@ -42,7 +38,7 @@ class StoreWorkspaceDirectory:
                 return (await context.read_pin(conn, chat_id)).workspace_id
         except ChatNotFound:
             return None
-        except _DATABASE_ERRORS as error:
+        except DATABASE_ERRORS as error:
             raise Unreadable("The database does not answer.") from error
 
     async def find(self, workspace_id: UUID) -> WorkspaceLocation | None:
@@ -55,7 +51,7 @@ class StoreWorkspaceDirectory:
                 if row.is_running:
                     self._specs[workspace_id] = (row, await self._parts.specs.plain(conn, row))
             reach = await self._reach(row)
-        except _DATABASE_ERRORS as error:
+        except DATABASE_ERRORS as error:
             raise Unreadable("The database does not answer.") from error
         return self._location(row, None if open_one is None else open_one.kind, reach)
 
@@ -84,7 +80,7 @@ class StoreWorkspaceDirectory:
                 if row is None or not row.is_running or row.node != parts.node:
                     return None
                 spec = await parts.specs.plain(conn, row)
-        except _DATABASE_ERRORS as error:
+        except DATABASE_ERRORS as error:
             log.warning("workspace_unread", workspace_id=workspace_id, error=str(error))
             return None
         return parts.driver(row.driver).connector(spec)
@@ -116,7 +112,7 @@ class StoreWorkspaceDirectory:
                     pinned = await context.pin(conn, chat_id)
                     if pinned is not None:
                         self._parts.publisher.publish([hint_of(pinned)])
-        except (*_DATABASE_ERRORS, ChatNotFound) as error:
+        except (*DATABASE_ERRORS, ChatNotFound) as error:
             log.warning("workspace_use_not_noted", workspace_id=location.id, chat_id=chat_id, error=str(error))
 
     async def close(self) -> None:
@@ -133,7 +129,7 @@ class StoreWorkspaceDirectory:
     async def _mark(self, workspace_id: UUID, generation: int, reason: str) -> None:
         try:
             await self._parts.cut_off(workspace_id, generation, reason)
-        except _DATABASE_ERRORS as error:
+        except DATABASE_ERRORS as error:
             # This replica has stopped talking to the agent anyway; other replicas detect the violation themselves.
             log.warning("workspace_not_marked", workspace_id=workspace_id, error=str(error))
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, NoReturn
 from uuid import UUID
 
-from rookery.runtime.clock import DeadlineExceeded
+from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.workspaces import context
 from rookery.store.workspaces.workspaces import Status, Workspace
 from rookery.telemetry.log import get_logger
@@ -14,7 +14,7 @@ from rookery.workspaces import shipped_templates
 from rookery.workspaces.agent_http import ChatHeaders
 from rookery.workspaces.availability import Availability
 from rookery.workspaces.connection import Unreadable
-from rookery.workspaces.context import DATABASE_ERRORS, SETTLE_SECONDS, Contexts
+from rookery.workspaces.context import SETTLE_SECONDS, Contexts
 from rookery.workspaces.context_watch import ContextWatches
 from rookery.workspaces.directory import StoreWorkspaceDirectory
 from rookery.workspaces.drivers import startup_notice
@@ -109,7 +109,7 @@ class WorkspaceRuntime:
                 conn_to = self.directory.connect(location, ChatHeaders())
                 async with self.parts.clock.deadline(ANSWER_SECONDS, "mcp-servers"):
                     await self.contexts.run_agreed(snapshot, conn_to, wait=SETTLE_SECONDS)
-        except (Unreadable, WorkspaceError, DriverError, DeadlineExceeded, LookupError, *DATABASE_ERRORS) as error:
+        except (Unreadable, WorkspaceError, DriverError, LookupError, *DATABASE_ERRORS) as error:
             log.info("mcp_servers_not_run", workspace_id=workspace_id, error=str(error) or type(error).__name__)
 
     async def close(self) -> None:

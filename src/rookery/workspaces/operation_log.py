@@ -5,17 +5,13 @@ from __future__ import annotations
 import asyncio
 from uuid import UUID
 
-import asyncpg
-
-from rookery.store.db.errors import StoreError
+from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.db.hints import MiscHint
 from rookery.store.workspaces import claims, workspaces
 from rookery.telemetry.log import get_logger
 from rookery.workspaces.services import WorkspaceServices
 
 log = get_logger("workspaces.operations")
-
-DATABASE_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, StoreError)
 FLUSH_SECONDS = 0.25
 MAX_LINE_CHARS = 4096
 

@@ -14,6 +14,7 @@ from typing import NoReturn
 from uuid import UUID
 
 from rookery.runtime.clock import DeadlineExceeded
+from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.db.hints import MiscHint
 from rookery.store.workspaces import claims, requests, workspaces
 from rookery.store.workspaces.claims import RENEW_SECONDS, ClaimLost, Down, Up
@@ -23,7 +24,7 @@ from rookery.telemetry.log import get_logger
 from rookery.workspaces.agent_messages import Health
 from rookery.workspaces.drivers.protocol import DriverError, Endpoint
 from rookery.workspaces.errors import AgentError, WorkspaceError
-from rookery.workspaces.operation_log import DATABASE_ERRORS, OperationWriter
+from rookery.workspaces.operation_log import OperationWriter
 from rookery.workspaces.readiness import Readiness, disk_warning
 from rookery.workspaces.services import WorkspaceServices
 

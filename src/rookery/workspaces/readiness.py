@@ -9,9 +9,7 @@ from __future__ import annotations
 import asyncio
 from uuid import UUID
 
-import asyncpg
-
-from rookery.store.db.errors import StoreError
+from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.workspaces import claims, workspaces
 from rookery.store.workspaces.workspaces import SETTLED, AgentState, Status, Workspace
 from rookery.telemetry.log import get_logger
@@ -30,14 +28,7 @@ FOLLOW_SECONDS = 3660.0
 NEARLY_FULL = 0.9
 MEBIBYTE = 1024 * 1024
 
-_ERRORS = (
-    OSError,
-    asyncpg.PostgresError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,
-    StoreError,
-    DriverError,
-)
+_ERRORS = (*DATABASE_ERRORS, DriverError)
 
 
 class Readiness:

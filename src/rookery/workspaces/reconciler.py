@@ -10,10 +10,8 @@ import asyncio
 from datetime import datetime, timedelta
 from typing import NoReturn
 
-import asyncpg
-
 from rookery.runtime.clock import DeadlineExceeded
-from rookery.store.db.errors import StoreError
+from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.settings import workspaces as settings_workspaces
 from rookery.store.workspaces import claims, requests, workspaces
 from rookery.store.workspaces import idle as workspaces_idle
@@ -33,15 +31,7 @@ PROBE_SECONDS = 15.0
 # A workspace that does not respond costs seconds, and its owner controls that: others must not wait for it.
 LOOKS_AT_ONCE = 4
 
-_ERRORS = (
-    OSError,
-    asyncpg.PostgresError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,
-    StoreError,
-    DriverError,
-    DeadlineExceeded,
-)
+_ERRORS = (*DATABASE_ERRORS, DriverError)
 NODE_RESTARTED = Down(Status.STOPPED, "The machine of this workspace was restarted.", "node_restarted")
 AGENT_EXITED = Down(Status.FAILED, "The workspace agent has ended unexpectedly.", "agent_exited")
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
-import asyncpg
 import msgspec
 
 from rookery.app import drivers, installation
@@ -21,9 +20,9 @@ from rookery.runtime.replica_slots import ReplicaSlot
 from rookery.settings.settings import Settings
 from rookery.store.db import job_runs, overview, pool, replicas
 from rookery.store.db import migrate as migrations
+from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.db.embedded.data_dir import NoDatabase, prepare_data_dir
 from rookery.store.db.embedded.server import find_binaries
-from rookery.store.db.errors import StoreError
 from rookery.store.db.job_runs import JobRun
 from rookery.store.db.migrate import Migration
 from rookery.store.db.pool import Connection, DatabaseConfig
@@ -37,9 +36,6 @@ from rookery.workspaces.isolation import IsolationCheck
 LOW_DISK_BYTES = 1024**3
 CLOCK_OFFSET_SECONDS = 2.0
 ERROR_CHARS = 80  # of a job that failed: a line each
-
-# What a look may meet. The list goes on after any of them: the next line may be the one that explains it.
-FAILURES = (StoreError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
 
 
 async def migrate(settings: Settings, out: Output, *, dry_run: bool) -> int:
@@ -163,7 +159,8 @@ class Doctor:
         """A look that raises is a finding like any other."""
         try:
             self.say(subject, *await look())
-        except FAILURES as error:
+        except DATABASE_ERRORS as error:
+            # The list goes on: the next line may explain this failure.
             self.fail(subject, error)
 
     def fail(self, subject: str, error: Exception) -> None:
@@ -188,7 +185,7 @@ async def doctor(settings: Settings, out: Output) -> int:
             await _look_at_database(found, conn, settings, config=database.config)
     except NoDatabase as error:
         found.say("database", "warn", str(error))
-    except FAILURES as error:
+    except DATABASE_ERRORS as error:
         found.fail("database", error)
     out.result({"ok": not found.failed, "checks": found.findings})
     return Exit.FAILED if found.failed else Exit.OK

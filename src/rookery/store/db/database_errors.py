@@ -1,4 +1,4 @@
-"""What a failing database looks like to the loops of the worker, which go on without it."""
+"""Database errors: every exception that an unavailable database may cause in code that goes on without it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncpg
 from rookery.runtime.clock import DeadlineExceeded
 from rookery.store.db.errors import StoreError
 
-# InternalClientError: what asyncpg says to a statement between the server's farewell and the end of the connection.
+# asyncpg raises InternalClientError for a statement between the server's shutdown message and the connection's end.
 DATABASE_ERRORS = (
     OSError,
     asyncpg.PostgresError,
