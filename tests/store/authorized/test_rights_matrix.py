@@ -456,7 +456,8 @@ def authorized_methods() -> set[str]:
     for slot, part in vars(authorized).items():
         if inspect.isclass(part) and issubclass(part, Part) and part is not Part:
             word = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in slot).lstrip("_")
-            found |= {f"{word}.{name}" for name, member in vars(part).items() if hasattr(member, "authz")}
+            public = {name: member for name, member in vars(part).items() if not name.startswith("_")}
+            found |= {f"{word}.{name}" for name, member in public.items() if hasattr(member, "authz")}
     return found
 
 

@@ -1,1 +1,1 @@
-"""The store as one actor may use it, in parts by subject. Start with `store`; the checks are those of `store.authz`."""
+"""The store on behalf of one actor, in parts by subject. Start with `store`; the checks are in `rights`."""

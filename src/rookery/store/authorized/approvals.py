@@ -1,4 +1,4 @@
-"""People's answers about tool calls, and the rules of a chat."""
+"""Answers to approval questions, and the approval rules of a chat."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Approvals(Part):
 
     @authz(Resource.MESSAGE, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE)
     async def answer(self, at: Grant, chat_id: ChatId, answers: Sequence[Answer]) -> list[Message]:
-        """Answer all open questions of a chat, at once. What is to hold from now on becomes a rule with it."""
+        """Answer all open questions of a chat together. Answers to be remembered become rules."""
         kept = {answer.always for answer in answers}
         if Scope.USER in kept:
-            # Before the chat: whoever changes a user and chats of theirs takes the locks in this order.
+            # Before the chat: every change of a user and the user's chats takes the locks in this order.
             await at.conn.execute(preferences.LOCK_USER, at.user_id)
         tx = await at.bundle.open(chat_id)
         asked = await stream_reads.list_questions(at.conn, chat_id) if kept != {None} else {}
@@ -65,7 +65,7 @@ class Approvals(Part):
 
     @authz(Resource.CHAT, Action.READ, via=Via.CHAT)
     async def list_rules(self, at: Grant, chat_id: ChatId) -> tuple[Rule, ...]:
-        """The rules of the chat's family."""
+        """Return the rules of the chat's family."""
         try:
             return await approvals.list_rules(at.conn, await _root(at, chat_id))
         except msgspec.ValidationError:
@@ -94,7 +94,7 @@ async def _root(at: Grant, chat_id: ChatId) -> UUID:
 
 
 def _answered(chat_id: ChatId, answers: Sequence[Answer]) -> Event:
-    """Who decided what about which call. Arguments stay in the chat: they are people's own words."""
+    """Return the decisions by call. Arguments are left out: they stay in the chat, because they are users' content."""
     told: dict[str, object] = {
         answer.tool_call_id: str(answer.decision) + (f", always ({answer.always})" if answer.always else "")
         for answer in answers

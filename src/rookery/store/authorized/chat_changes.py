@@ -1,7 +1,7 @@
-"""What moves a chat: creating, sending, editing, stopping, retrying, compacting, tool results, and the queue.
+"""Transitions on behalf of an actor: create, send, edit, stop, retry, compact, tool results, and the queue.
 
-Each method checks the right and runs its transition in one transaction, the lock being taken after the check, or with
-it: somebody without the right never makes a chat wait.
+Each method checks the right and runs its transition in one transaction. The lock is taken after the check, or together
+with it: a caller without the right never makes a chat wait.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from rookery.domain.chat.tool_calls import SubmittedResult
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import machine
 from rookery.store.authorized import file_copies
-from rookery.store.authorized.rights import Grant, How, Part, Via, authz
+from rookery.store.authorized.rights import Grant, How, Part, Via, authorized_by, authz
 from rookery.store.chats import chat_reads, chat_views, chats, messages
 from rookery.store.chats.chat_views import ChatView
 from rookery.store.db import idempotency
 from rookery.store.db.hints import WatchKind
-from rookery.store.machine import ChatSpec, Created, Edited, Machine, Promoted, Sent, Tx, queue_rows, single_statement
+from rookery.store.machine import ChatSpec, Created, Edited, Promoted, Sent, Tx, queue_rows, single_statement
 from rookery.store.machine.bundle import CHAT_COLUMNS
 from rookery.store.models import spending
 from rookery.store.models.errors import ModelUnusable, SpendLimitReached, Unusable
@@ -49,7 +49,7 @@ from rookery.store.workspaces import workspaces
 
 
 class Choose(Protocol):
-    """Which model answers, given the one that the chat used last; `kept` are those for which that is the same."""
+    """Chooses the model that answers, given the chat's last model; `kept` are those models that it would keep."""
 
     @property
     def kept(self) -> Collection[UUID]: ...
@@ -57,7 +57,7 @@ class Choose(Protocol):
     def __call__(self, last: UUID) -> UUID: ...
 
 
-# Checked where the chat is made: an administrator may have switched it off since it was chosen.
+# Checked where the chat is created: an administrator may have disabled it since it was chosen.
 MODEL_IS_LIVE = """
     SELECT m.enabled, m.deleted, p.enabled AND NOT p.deleted
       FROM model_configs m
@@ -66,8 +66,8 @@ MODEL_IS_LIVE = """
 """
 TITLED = f"SELECT {CHAT_COLUMNS}, title FROM chats WHERE id = $1"
 MODEL_OF = "SELECT model_config_id FROM chat_messages WHERE chat_id = $1 AND id = $2"
-# What one send inserted: the rows of one transaction share a revision. The message itself is there whatever became of
-# it; a row that is deleted has the revision of its removal.
+# The rows that one send inserted: rows of one transaction share a revision. The message itself is always returned; a
+# deleted row has the revision of its deletion.
 INSERTED_WITH = f"""
     SELECT {messages.COLUMNS}, {messages.FIGURES}
       FROM chat_messages m
@@ -96,20 +96,20 @@ BUSY_BELOW = """
 
 
 class CreatedChat(Created, frozen=True):
-    """`view` is the chat as its owner sees it."""
+    """A new chat. `view` is the chat as its owner sees it."""
 
     view: ChatView
 
 
 class Done(msgspec.Struct, frozen=True):
-    """The chat as the transition left it; `view` is what the caller may see of it."""
+    """The chat after the transition; `view` is what the caller may see of it."""
 
     chat: Chat
     view: ChatView
 
 
 class SentTo(msgspec.Struct, frozen=True):
-    """`inserted` are the rows of the first send, where this one repeats it."""
+    """The effect of a send. If it repeats an earlier one, `inserted` are the rows of the first."""
 
     sent: Sent
     chat: Chat
@@ -127,14 +127,14 @@ class PromotedIn(msgspec.Struct, frozen=True):
 
 
 class Titled(msgspec.Struct, frozen=True):
-    """A chat and the title it has."""
+    """A chat and its title."""
 
     chat: Chat
     title: str
 
 
 class Replayed(msgspec.Struct, frozen=True):
-    """The request was answered before; `answer` is that answer as it was encoded."""
+    """The stored answer of a repeated request, encoded."""
 
     answer: bytes
 
@@ -142,29 +142,6 @@ class Replayed(msgspec.Struct, frozen=True):
 class Queue(msgspec.Struct, frozen=True):
     items: tuple[QueuedMessage, ...]
     queue_version: int
-
-
-async def _send_at_rest(
-    machine_of: Machine,
-    owner_id: UUID,
-    chat_id: ChatId,
-    message: NewQueuedMessage,
-    *,
-    busy: BusyBehavior = BusyBehavior.QUEUE,
-    plan_mode: bool | None = None,
-    mcp_server_ids: Sequence[UUID] | None = None,
-    choose: Choose | None = None,
-) -> SentTo | None:
-    """`Turns.send` where words go to a chat of one's own that rests, and change nothing else about it."""
-    changes_chat = plan_mode is not None or mcp_server_ids is not None
-    has_model = message.model_config_id is not None or choose is not None
-    if changes_chat or not has_model or message.created_by != owner_id or parts.file_ids(message.content):
-        return None
-    kept: Collection[UUID] = ()
-    if choose is not None:
-        message, kept = msgspec.structs.replace(message, model_config_id=None), choose.kept
-    done = await single_statement.send_at_rest(machine_of, chat_id, message, owner_id=owner_id, busy=busy, kept=kept)
-    return None if done is None else SentTo(Sent([done.message]), done.chat, [done.message])
 
 
 class Turns(Part):
@@ -179,9 +156,10 @@ class Turns(Part):
         request: idempotency.Request | None = None,
         encode: Callable[[CreatedChat], bytes] | None = None,
     ) -> CreatedChat | Replayed:
-        """Create a chat of one's own. People create roots; children are made on behalf of their root's owner.
+        """Create a chat of the caller's own. Users create roots; child chats are created on behalf of their root's
+        owner.
 
-        With a `request` the answer that `encode` makes is stored with the chat, and given again to a repeat.
+        With a `request`, the encoded answer is stored with the chat and returned again to a repeat.
         """
         if spec.owner_id != at.user_id:
             raise Forbidden("A chat is created by its owner.")
@@ -206,7 +184,7 @@ class Turns(Part):
 
     @authz(Resource.CHAT, Action.CREATE, how=How.WRITE)
     async def find_answer(self, at: Grant, request: idempotency.Request) -> Replayed | None:
-        """The first answer to a creation that comes again, before anything about it is judged anew."""
+        """Return the first answer to a repeated creation, before anything else is checked."""
         if request.user_id != at.user_id:
             raise Forbidden("An idempotency key belongs to whoever sends it.")
         answer = await idempotency.find_answer(at.conn, request, now=at.now)
@@ -214,7 +192,7 @@ class Turns(Part):
 
     @authz(Resource.CHAT, Action.CREATE)
     async def find_spend_limit(self, at: Grant) -> SpendLimitReached | None:
-        """The refusal of whatever would cost more, when the caller's limit is used up."""
+        """Return the refusal of calls that cost money, if the caller's limit is used up."""
         try:
             await spending.check_spend(at.conn, at.user_id, now=at.now)
         except SpendLimitReached as reached:
@@ -223,7 +201,7 @@ class Turns(Part):
 
     @authz(Resource.MESSAGE, Action.DRIVE, via=Via.CHAT)
     async def find_sent(self, at: Grant, chat_id: ChatId, client_id: str) -> SentTo | None:
-        """What a send did that comes again, before anything about it is judged anew."""
+        """Return the effect of a repeated send, before anything else is checked."""
         sent = await machine.find_sent(at.conn, chat_id, client_id=client_id)
         if sent is None:
             return None
@@ -232,22 +210,37 @@ class Turns(Part):
             raise ChatNotFound(chat_id)
         return await _sent_before(at, sent, Chat(*record[:-1]))
 
-    @authz(Resource.MESSAGE, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE, locks_own=True, at_once=_send_at_rest)
-    async def send(
+    async def _send_fast(
+        self, chat_id: ChatId, message: NewQueuedMessage, *, busy: BusyBehavior, choose: Choose | None
+    ) -> SentTo | None:
+        """Send by a single statement to a chat of the caller's own at rest; None if `_send_locked` has to do it.
+
+        The statement checks the owner, so that it has no effect on a chat of another user.
+        """
+        owner_id = self._context.owner_of_own(Resource.MESSAGE, frozenset({Action.DRIVE}))
+        has_model = message.model_config_id is not None or choose is not None
+        if owner_id is None or message.created_by != owner_id or not has_model or parts.file_ids(message.content):
+            return None
+        kept: Collection[UUID] = ()
+        if choose is not None:
+            message, kept = msgspec.structs.replace(message, model_config_id=None), choose.kept
+        done = await single_statement.send_at_rest(
+            self._context.machine, chat_id, message, owner_id=owner_id, busy=busy, kept=kept
+        )
+        return None if done is None else SentTo(Sent([done.message]), done.chat, [done.message])
+
+    @authz(Resource.MESSAGE, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE, locks_own=True)
+    async def _send_locked(
         self,
         at: Grant,
         chat_id: ChatId,
         message: NewQueuedMessage,
         *,
-        busy: BusyBehavior = BusyBehavior.QUEUE,
-        plan_mode: bool | None = None,
-        mcp_server_ids: Sequence[UUID] | None = None,
-        choose: Choose | None = None,
+        busy: BusyBehavior,
+        plan_mode: bool | None,
+        mcp_server_ids: Sequence[UUID] | None,
+        choose: Choose | None,
     ) -> SentTo:
-        """Send a message; plan mode and servers, where given, are the chat's from then on.
-
-        `choose` names the model, under the lock, by the one that the chat used last.
-        """
         _check_author(at, message.created_by)
         copies = await file_copies.copy_foreign_files(at, chat_id, message.content)
         message = msgspec.structs.replace(message, content=copies.put_into(message.content))
@@ -264,6 +257,29 @@ class Turns(Part):
             await at.conn.execute(CHOOSE, chat_id, plan_mode, servers)
         return SentTo(sent, tx.chat, sent.inserted)
 
+    @authorized_by(_send_locked)
+    async def send(
+        self,
+        chat_id: ChatId,
+        message: NewQueuedMessage,
+        *,
+        busy: BusyBehavior = BusyBehavior.QUEUE,
+        plan_mode: bool | None = None,
+        mcp_server_ids: Sequence[UUID] | None = None,
+        choose: Choose | None = None,
+    ) -> SentTo:
+        """Send a message. If given, `plan_mode` and `mcp_server_ids` apply to the chat from now on.
+
+        `choose` chooses the model, under the lock, from the chat's last model.
+        """
+        if plan_mode is None and mcp_server_ids is None:
+            sent = await self._send_fast(chat_id, message, busy=busy, choose=choose)
+            if sent is not None:
+                return sent
+        return await self._send_locked(
+            chat_id, message, busy=busy, plan_mode=plan_mode, mcp_server_ids=mcp_server_ids, choose=choose
+        )
+
     @authz(Resource.MESSAGE, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE)
     async def edit(
         self,
@@ -277,7 +293,9 @@ class Turns(Part):
         suffix: Sequence[NewMessage] = (),
         choose: Callable[[UUID | None, UUID], UUID] | None = None,
     ) -> EditedIn:
-        """`choose` names the model, under the lock, by that of the message as it was and the chat's last."""
+        """Edit a message. `choose` chooses the model, under the lock, from the message's former model and the chat's
+        last.
+        """
         copies = await file_copies.copy_foreign_files(at, chat_id, content)
         tx = await at.bundle.open(chat_id)
         if choose is not None:
@@ -297,13 +315,13 @@ class Turns(Part):
 
     @authz(Resource.CHAT, Action.INTERRUPT, via=Via.CHAT, how=How.BUNDLE)
     async def interrupt(self, at: Grant, chat_id: ChatId, *, cascade: bool = True) -> Done:
-        """Stop the chat and, with `cascade`, whatever its subagents do."""
+        """Stop the chat and, with `cascade`, its subagents."""
         tx = await at.bundle.open(chat_id)
         await machine.interrupt(tx)
         if cascade:
             for record in await at.conn.fetch(BUSY_BELOW, chat_id):
                 child = await at.bundle.open(record["id"])
-                # It may have come to rest while its lock was waited for.
+                # It may have come to rest while this waited for its lock.
                 if child.chat.status in ("running", "requires_action"):
                     await machine.interrupt(child)
         await _log_foreign(at, chat_id, "chat.interrupt")
@@ -317,7 +335,7 @@ class Turns(Part):
 
     @authz(Resource.CHAT, Action.DRIVE, via=Via.CHAT, how=How.BUNDLE)
     async def compact(self, at: Grant, chat_id: ChatId) -> Done:
-        """Order a summary. The state is judged before the content."""
+        """Request a summary. The state is checked before the content."""
         tx = await at.bundle.open(chat_id)
         await machine.request_compaction(tx)
         await machine.require_compactable(tx)
@@ -334,7 +352,7 @@ class Turns(Part):
 
     @authz(Resource.CHAT, Action.INTERRUPT, via=Via.CHAT, how=How.BUNDLE)
     async def reconcile(self, at: Grant, chat_id: ChatId) -> Done:
-        """Bring a chat out of a state that should not exist."""
+        """Bring a chat out of an invalid state."""
         tx = await at.bundle.open(chat_id)
         await machine.reconcile_invalid_state(tx)
         await _log_foreign(at, chat_id, "chat.reconcile")
@@ -349,7 +367,7 @@ class Turns(Part):
 
     @authz(Resource.CHAT, Action.DRIVE, via=Via.CHAT, how=How.WRITE)
     async def write_title(self, at: Grant, chat_id: ChatId, title: str, *, seen_title: str) -> bool:
-        """Give the chat a title that was thought up, unless it got another one meanwhile. No version moves."""
+        """Set a generated title, unless the title has changed meanwhile. No version moves."""
         if title == seen_title or not await chats.write_title(at.conn, chat_id, title=title, seen_title=seen_title):
             return False
         at.tell_watchers(chat_id, WatchKind.TITLE_CHANGE)
@@ -398,7 +416,7 @@ class Turns(Part):
         model_config_id: UUID | None = None,
         reasoning_effort: Effort | UnsetType | None = UNSET,
     ) -> QueuedMessage:
-        """Change what is given; without content it stays as it is. No effort (None) is a change, too."""
+        """Change the given fields; without content it stays as it is. An effort of None is a change, too."""
         copies = await file_copies.copy_foreign_files(at, chat_id, content or ())
         tx = await at.bundle.open(chat_id)
         _require_queue(tx, queued_id)
@@ -415,15 +433,15 @@ class Turns(Part):
 
 
 async def _sent_before(at: Grant, sent: Sent, chat: Chat) -> SentTo:
-    """The answer of the first send, with the chat as it is now."""
+    """Return the effect of the first send, with the chat as it is now."""
     records = [] if sent.repeats is None else await at.conn.fetch(INSERTED_WITH, chat.id, sent.repeats)
     return SentTo(sent, chat, [messages.prompt_row(record).message for record in records])
 
 
 def _require_queue(tx: Tx, queued_id: QueuedMessageId) -> None:
-    """An empty queue holds no message that a request could name: such a message is gone.
+    """Refuse a request about a queued message if the queue is empty: the message is gone.
 
-    An archived or invalid chat says that about itself instead.
+    For an archived or invalid chat, the transition itself reports the reason.
     """
     state = tx.chat.state
     if not state.has_queue and not state.is_archived and state is not State.INVALID:
@@ -431,7 +449,7 @@ def _require_queue(tx: Tx, queued_id: QueuedMessageId) -> None:
 
 
 async def _moved(tx: Tx, queued_id: QueuedMessageId, *, before: QueuedMessageId | None) -> list[QueuedMessageId]:
-    """The order after the move. Of a row that is not there the transition says so, as for any state."""
+    """Return the order after the move. If the row is missing, the transition reports it, as for any state."""
     order = [row.id for row in await queue_rows.list_queue(tx)]
     for named in (queued_id, before):
         if named is not None and named not in order and order:
@@ -444,7 +462,7 @@ async def _moved(tx: Tx, queued_id: QueuedMessageId, *, before: QueuedMessageId 
 
 
 async def _queued_content(tx: Tx, queued_id: QueuedMessageId) -> tuple[ContentPart, ...]:
-    """What a queued message says. Of one that is not there the transition says so, as for any state."""
+    """Return the content of a queued message. If it is missing, the transition reports it, as for any state."""
     return next((row.parts() for row in await queue_rows.list_queue(tx) if row.id == queued_id), ())
 
 
@@ -453,7 +471,7 @@ async def _done(at: Grant, tx: Tx) -> Done:
 
 
 async def _view(at: Grant, chat_id: ChatId) -> ChatView:
-    """The chat as the caller sees it; an administrator may stop one without reading it."""
+    """Return the chat as the caller sees it; an administrator may stop a chat without reading it."""
     seen = await chat_reads.find_chat(at.conn, chat_id, actor=at.actor)
     if seen is None:
         raise ChatNotFound(chat_id)

@@ -1,4 +1,6 @@
-"""Chats: reading, listing, metadata, archiving, deleting, sharing, and the caller's own pin and read cursor."""
+"""Chats on behalf of an actor: read, list, metadata, archive, delete, share, and the caller's own pin and read
+cursor.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ from rookery.store.workspaces import context, workspaces
 MAX_TITLE_CHARS = 200
 NO_QUERY = ChatQuery()
 
-# Metadata moves no version; the row is locked so that two patches build on each other.
+# Metadata moves no version; the row is locked so that concurrent patches build on each other.
 LOCK = """
     SELECT parent_chat_id IS NULL AS is_root, archived, archived_at, title, labels, workspace_id
       FROM chats
@@ -54,7 +56,7 @@ META_VERSION = "SELECT meta_version FROM chats WHERE id = $1"
 
 
 class ChatPatch(msgspec.Struct, frozen=True, kw_only=True):
-    """What to change; UNSET is "leave". `pin_order` is the caller's own: 0 unpins, above 0 pins or moves."""
+    """Changes to a chat; UNSET means "leave". `pin_order` is the caller's own: 0 unpins, above 0 pins or moves."""
 
     title: str | UnsetType = UNSET
     labels: Mapping[str, str] | UnsetType = UNSET
@@ -68,7 +70,7 @@ class ChatPatch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def metadata(self) -> tuple[object, ...]:
-        """What the owner alone may change, in the order of the statement; the binding is written by itself."""
+        """Return what only the owner may change, in the order of the statement; the binding is written separately."""
         return (
             self.title,
             self.labels,
@@ -103,13 +105,14 @@ class Chats(Part):
 
     @authz(Resource.CHAT, Action.READ, via=Via.CHAT)
     async def get(self, at: Grant, chat_id: ChatId) -> ChatView:
-        """The chat with everything a single read has, and its children in the same archive state."""
+        """Return the chat with all fields of a single read, and its children in the same archive state."""
         seen = await _load(at, chat_id)
         return await chat_reads.with_single_members(at.conn, seen.chat)
 
     @authz(Resource.CHAT, Action.READ, via=Via.CHAT, actions=_required_action)
     async def require(self, at: Grant, chat_id: ChatId, action: Action) -> ChatId:
-        """Check a right on a chat and do nothing: whoever lacks it must not learn what is wrong with the request.
+        """Check a right on a chat without doing anything, before a caller without it learns what is wrong with the
+        request.
 
         Returns the root of the chat's family.
         """
@@ -127,10 +130,10 @@ class Chats(Part):
         limit: int = 50,
         cursor: str | None = None,
     ) -> ChatListPage:
-        """Root chats with their children: the user's pins first, then by last activity.
+        """List root chats with their children: the user's pins first, then by last activity.
 
-        Chats of somebody else, whom the query names as `owner`, are for administrators and auditors, who see the frame
-        and not the contents. `labels` and `workspace_id` must hold besides what the query says.
+        Chats of another user, named as `owner` in the query, are for administrators and auditors, who see metadata and
+        not the contents. `labels` and `workspace_id` must match in addition to the query.
         """
         actor = at.actor
         assert not isinstance(actor, SystemActor), "no part of Rookery may list chats"
@@ -139,7 +142,7 @@ class Chats(Part):
 
     @authz(Resource.CHAT, Action.PATCH, via=Via.CHAT, how=How.BUNDLE, actions=_patch_actions)
     async def patch(self, at: Grant, chat_id: ChatId, patch: ChatPatch) -> ChatView:
-        """Change what is given, all or nothing. What is already so is not written, and nobody is told."""
+        """Apply all given changes or none. A value that is already set is not written and not published."""
         checked = _checked(patch)
         if patch.archived is not UNSET:
             await self._archive(at, chat_id, archived=bool(patch.archived))
@@ -166,10 +169,9 @@ class Chats(Part):
 
     @authz(Resource.CHAT, Action.DELETE, via=Via.CHAT, how=How.BUNDLE)
     async def delete(self, at: Grant, chat_id: ChatId, *, archived_before: datetime | None = None) -> int:
-        """Remove an archived family for good. Readers are told: their lists cannot ask any more.
+        """Delete an archived family. Readers are notified, because they can no longer query it.
 
-        With `archived_before`, for retention, only one that has been archived since before that. Returns how many chats
-        it was.
+        With `archived_before`, for retention, only a family archived before that time. Returns the number of chats.
         """
         row = await at.conn.fetchrow(LOCK, chat_id)
         if row is None:
@@ -186,7 +188,7 @@ class Chats(Part):
     async def mark_read(
         self, at: Grant, chat_id: ChatId, *, message_id: MessageId | None = None, force: bool = False
     ) -> MessageId:
-        """Move the caller's cursor; other tabs of the caller are told."""
+        """Move the caller's read cursor; other tabs of the caller are notified."""
         moved = await read_cursors.mark_read(at.conn, chat_id, user_id=at.user_id, message_id=message_id, force=force)
         at.tell_watchers(chat_id, WatchKind.READ, users=[at.user_id])
         return moved
@@ -199,7 +201,9 @@ class Chats(Part):
 
     @authz(Resource.SHARE, Action.SHARE, via=Via.CHAT, how=How.WRITE)
     async def patch_shares(self, at: Grant, chat_id: ChatId, patch: SharePatch) -> ShareChange:
-        """Add and remove readers. New direct readers hear of the chat, and who lost it loses open streams."""
+        """Add and remove readers. New direct readers are notified of the chat; removed readers lose their open
+        streams.
+        """
         if not await shares.is_sharing_enabled(at.conn):
             raise Disabled("Sharing is switched off. Ask an administrator.")
         if at.root_id != chat_id:
@@ -230,7 +234,7 @@ class Chats(Part):
 
     @authz(Resource.SHARE, Action.LEAVE, via=Via.CHAT, how=How.WRITE)
     async def leave(self, at: Grant, chat_id: ChatId) -> None:
-        """Give up one's own entry. What is shared with everyone stays readable."""
+        """Remove the caller's own entry. A chat that is shared with everyone stays readable."""
         if at.root_id != chat_id:
             raise ChatNotRoot(chat_id, at.root_id)
         if await shares.leave(at.conn, chat_id, user_id=at.user_id):
@@ -242,7 +246,7 @@ class Chats(Part):
     async def list_accesses(
         self, at: Grant, chat_id: ChatId, *, limit: int = 50, cursor: str | None = None
     ) -> AccessPage:
-        """For the owner: when administrators read a chat of this family, or reset the owner's password."""
+        """List, for the owner, when administrators read a chat of this family or reset the owner's password."""
         assert at.owner_id is not None
         return await accesses.list_accesses(at.conn, at.owner_id, limit=limit, cursor=cursor, root_id=at.root_id)
 
@@ -255,7 +259,7 @@ async def _load(at: Grant, chat_id: ChatId) -> Seen:
 
 
 def _checked(patch: ChatPatch) -> ChatPatch:
-    """The patch as it is stored, or the first thing that is wrong with it, before anything is written."""
+    """Return the patch as stored. Raises the first problem before anything is written."""
     changed: dict[str, object] = {}
     if not isinstance(patch.title, UnsetType):
         changed["title"] = title = patch.title.strip()
@@ -302,6 +306,6 @@ async def _pin(at: Grant, chat_id: ChatId, pin_order: int) -> None:
 
 
 async def _log_foreign(at: Grant, chat_id: ChatId, action: str) -> None:
-    """What an administrator did to somebody else's chat is written down; what owners do with theirs is not."""
+    """Log an administrator's change of another user's chat; owners' changes of their own chats are not logged."""
     if at.relation is not Relation.OWNER:
         await at.log(Event(action=action, resource_type=Resource.CHAT, resource_id=str(chat_id)))

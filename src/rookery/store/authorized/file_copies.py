@@ -1,4 +1,4 @@
-"""Copies of files that a message names and somebody else owns: the author's own, from the moment they are attached."""
+"""Copies of other users' files that a message names: the author owns them from the moment they are attached."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rookery.store.authorized.rights import Grant
 from rookery.store.chats import file_quota, files, shares
 from rookery.store.people.audit import Event
 
-# What is somebody else's, with whether the author may read it, and whether this chat has it already.
+# Files of other users, with whether the author may read them, and whether this chat has them already.
 FOREIGN_FILES = f"""
     SELECT f.id, f.owner_id,
            EXISTS (SELECT FROM chat_file_links l JOIN chats c ON c.id = l.chat_id
@@ -30,7 +30,7 @@ FOREIGN_FILES = f"""
 
 
 class Copies(msgspec.Struct, frozen=True):
-    """Files of others that a message names, each with the copy that stands for it, and whose it was."""
+    """Files of other users that a message names, each with its copy and its original owner."""
 
     by_original: Mapping[UUID, UUID]
     owners: Mapping[UUID, UUID]
@@ -60,9 +60,10 @@ class Copies(msgspec.Struct, frozen=True):
 
 
 async def copy_foreign_files(at: Grant, chat_id: ChatId | None, *contents: Sequence[ContentPart]) -> Copies:
-    """Copy what the author reads by a share: the author's chat keeps it when the share ends, and its owner knows.
+    """Copy files that the author reads by a share: the author's chat keeps them when the share ends, and their owner is
+    informed.
 
-    Files that the author may not read are refused, as if they were not there. With sharing off nobody reads by a share.
+    Files that the author may not read are refused as missing. With sharing disabled, no file is readable by a share.
     """
     named = frozenset().union(*(parts.file_ids(content) for content in contents))
     if not named:

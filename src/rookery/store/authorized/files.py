@@ -1,4 +1,4 @@
-"""Files: uploading, reading, and removing what no chat links."""
+"""Files on behalf of an actor: upload, read, and delete files that no chat links."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rookery.store.chats import file_quota, files, shares
 from rookery.store.chats.files import FileInfo, Origin
 from rookery.store.people.errors import FileNotFound, InUse
 
-# Stored plain and out of line, so that a range of it is read alone.
+# Stored uncompressed and out of line, so that a range can be read without the rest.
 READ = "SELECT substring(data FROM $2 + 1 FOR $3) FROM chat_files WHERE id = $1"
 OF_CHAT = f"""
     SELECT {files.COLUMNS}
@@ -32,7 +32,7 @@ READABLE = f"""
                         WHERE l.file_id = f.id
                           AND (c.owner_id = $2 OR {shares.SHARED_WITH.format(user="$2")})))
 """
-# The lock of the row keeps a link from appearing between the look and the removal.
+# The row lock keeps a link from appearing between the check and the deletion.
 LOCK_FILE = "SELECT id FROM chat_files WHERE id = $1 FOR UPDATE"
 IS_LINKED = "SELECT EXISTS (SELECT FROM chat_file_links WHERE file_id = $1)"
 DELETE = "DELETE FROM chat_files WHERE id = $1"
@@ -46,7 +46,7 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class FileContent(msgspec.Struct, frozen=True):
-    """`data` is all of the file, or the `span` of it that was asked for."""
+    """The content of a file: all of it, or the requested `span`."""
 
     info: FileInfo
     data: bytes
@@ -72,7 +72,7 @@ class Files(Part):
     async def read(
         self, at: Grant, file_id: UUID, *, span_of: Callable[[FileInfo], Span | None] = lambda info: None
     ) -> FileContent:
-        """The bytes, or those of the span that is wanted of a file like this."""
+        """Return the bytes, or the span that `wanted` selects for this file."""
         info = await _info(at, file_id)
         span = span_of(info)
         start, length = (0, info.size_bytes) if span is None else (span.start, span.length)
@@ -87,7 +87,7 @@ class Files(Part):
 
     @authz(Resource.CHAT, Action.LIST, via=Via.USER)
     async def find_readable(self, at: Grant, user_id: UUID, file_ids: Collection[UUID]) -> dict[UUID, FileInfo]:
-        """Those of the files that the user may read: for the facts of a message."""
+        """Return those of the files that the user may read, for the facts of a message."""
         records = await at.conn.fetch(READABLE, list(file_ids), user_id)
         return {record["id"]: FileInfo(*record) for record in records}
 

@@ -1,4 +1,6 @@
-"""MCP servers that files of a workspace name: its owner alone sees their commands, and answers whether they may run."""
+"""Consent to MCP servers that files of a workspace name: only its owner sees their commands and decides whether they
+run.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from rookery.store.workspaces.mcp_consents import NamedServer
 
 
 class McpServerNotFound(Missing):
-    """No file of the workspace names this entry, or not any more."""
+    """Raised if no file of the workspace names this entry, or no longer does."""
 
     def __init__(self, workspace_id: UUID, entry_hash: str) -> None:
         self.workspace_id = workspace_id
@@ -29,14 +31,14 @@ class McpServers(Part):
 
     @authz(Resource.WORKSPACE, Action.UPDATE, via=Via.WORKSPACE)
     async def list(self, at: Grant, workspace_id: UUID) -> Sequence[NamedServer]:
-        """What the workspace names, as it was last seen, with what was answered."""
+        """List the servers that the workspace named when last seen, with the answers."""
         return await _list(at, workspace_id)
 
     @authz(Resource.WORKSPACE, Action.UPDATE, via=Via.WORKSPACE, how=How.WRITE)
     async def answer(
         self, at: Grant, workspace_id: UUID, entry_hash: str, decision: McpDecision
     ) -> Sequence[NamedServer]:
-        """Agree to this very entry, or deny it, until it changes or the answer is withdrawn."""
+        """Allow or deny exactly this entry, until it changes or the answer is withdrawn."""
         server = await _find(at, workspace_id, entry_hash)
         await mcp_consents.write(at.conn, workspace_id, server.entry, decision, by=at.by)
         await _tell(at, workspace_id, f"workspace.mcp_{decision.value}", server)
@@ -44,7 +46,7 @@ class McpServers(Part):
 
     @authz(Resource.WORKSPACE, Action.UPDATE, via=Via.WORKSPACE, how=How.WRITE)
     async def withdraw(self, at: Grant, workspace_id: UUID, entry_hash: str) -> Sequence[NamedServer]:
-        """Take an answer back: the server is asked about again, and does not run."""
+        """Withdraw an answer: the server is asked about again, and does not run."""
         server = await _find(at, workspace_id, entry_hash)
         if await mcp_consents.withdraw(at.conn, workspace_id, server.entry):
             await _tell(at, workspace_id, "workspace.mcp_withdraw", server)
@@ -64,7 +66,7 @@ async def _find(at: Grant, workspace_id: UUID, entry_hash: str) -> NamedServer:
 
 
 async def _tell(at: Grant, workspace_id: UUID, action: str, server: NamedServer) -> None:
-    """Write it down without the command, which may hold what is nobody's business, and tell the chats in there."""
+    """Log it without the command, which may be confidential, and notify the chats of the workspace."""
     extra = {"server": server.entry.name, "entry_hash": server.entry.hash}
     await at.log(Event(action=action, resource_type=Resource.WORKSPACE, resource_id=str(workspace_id), extra=extra))
     for marked in await context.bump_servers(at.conn, workspace_id):

@@ -1,4 +1,4 @@
-"""Messages, prompts and the queue, for reading: what people may see of a chat's history."""
+"""Messages, sent messages and the queue on behalf of an actor, for reading."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ QUEUE = f"""
      ORDER BY position, id
 """
 QUEUE_VERSION = "SELECT queue_version FROM chats WHERE id = $1"
-# Index search_chat: a chat is searched message by message, which is less than everybody's messages with that word.
+# Index search_chat: searching one chat message by message reads less than all users' messages with that word.
 SEARCH = f"""
     SELECT m.id, m.chat_id, left(t.text, {snippets.SOURCE_CHARS} + 1)
       FROM (SELECT s.message_id
@@ -55,11 +55,11 @@ SEARCH = f"""
 
 
 class MessageList(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of messages with their figures, and the versions of the chat that it shows, all of one moment.
+    """A page of messages with their figures, and the versions of the chat that it shows, all of one snapshot.
 
-    Newest first, except for the rows after an id, which are oldest first: a poller never skips in a burst. `has_more`
-    says that the side the page was cut at goes on; around a message that is the older side, and `has_newer` is the
-    other one. `queued_messages` is None on pages that have a place in the history.
+    Newest first, except for rows after an id, which are oldest first, so that a poller never skips rows in a burst.
+    `has_more`: there are more rows on the side where the page was cut; around a message that is the older side, and
+    `has_newer` is the other one. `queued_messages` is None on pages at a position in the history.
     """
 
     items: tuple[PromptRow, ...]
@@ -81,7 +81,7 @@ class Messages(Part):
 
     @authz(Resource.MESSAGE, Action.READ, via=Via.CHAT)
     async def get(self, at: Grant, chat_id: ChatId, message_id: MessageId) -> PromptRow:
-        """One message with its figures. What is deleted, or for the model only, is not there."""
+        """Return one message with its figures. Deleted messages and those for the model only are not found."""
         return await _find(at.conn, chat_id, message_id)
 
     @authz(Resource.MESSAGE, Action.READ, via=Via.CHAT)
@@ -95,10 +95,10 @@ class Messages(Part):
         after_id: int | None = None,
         around_id: int | None = None,
     ) -> MessageList:
-        """The newest messages, those before an id, after one, between two, or around one."""
+        """Return the newest messages, those before an id, after one, between two, or around one."""
         _check_places(limit, before_id=before_id, after_id=after_id, around_id=around_id)
         is_whole = before_id is None and after_id is None and around_id is None
-        # One moment for all of it: rows and versions that do not belong together would make a client miss rows.
+        # One snapshot for all of it: rows and versions that do not match would make a client miss rows.
         async with at.conn.transaction(isolation="repeatable_read", readonly=True):
             await at.conn.execute(lock.BY_INDEX)
             versions = await at.conn.fetchrow(VERSIONS, chat_id)
@@ -119,7 +119,7 @@ class Messages(Part):
 
     @authz(Resource.MESSAGE, Action.READ, via=Via.CHAT)
     async def search(self, at: Grant, chat_id: ChatId, query: str, *, limit: int = 50) -> tuple[SearchMatch, ...]:
-        """The messages of this chat that match, newest first."""
+        """Return the messages of this chat that match, newest first."""
         page_cursors.check_limit(limit, MAX_LIMIT)
         records = await at.conn.fetch(SEARCH, chat_id, search.for_messages(query), limit)
         return tuple(
@@ -129,19 +129,20 @@ class Messages(Part):
 
     @authz(Resource.MESSAGE, Action.READ, via=Via.CHAT)
     async def prompts(self, at: Grant, chat_id: ChatId, *, limit: int = DEFAULT_LIMIT) -> tuple[Prompt, ...]:
-        """What the user asked in this chat, newest first."""
+        """Return the user's messages of this chat, newest first."""
         return await prompts.list_of_chat(at.conn, chat_id, limit=limit)
 
     @authz(Resource.CHAT, Action.LIST, via=Via.USER)
     async def list_prompts(
         self, at: Grant, user_id: UUID, *, query: str | None = None, limit: int = DEFAULT_LIMIT
     ) -> tuple[Prompt, ...]:
-        """What the user asked in all chats of their own, newest first; with a query, what matches it."""
+        """Return the user's messages of all their own chats, newest first; with a query, those that match."""
         return await prompts.list_of_owner(at.conn, user_id, query=query, limit=limit)
 
     @authz(Resource.QUEUE, Action.READ, via=Via.CHAT)
     async def list_queue(self, at: Grant, chat_id: ChatId) -> Queue:
-        # The version first: a queue that is newer than its version is asked for again, one that is older is not.
+        # The version is read first: a client reads a queue again that is newer than its version, but not one that is
+        # older.
         version = await at.conn.fetchval(QUEUE_VERSION, chat_id)
         return Queue(await _queue(at.conn, chat_id), version)
 
@@ -194,7 +195,7 @@ async def _oldest(conn: Connection, chat_id: ChatId, *, limit: int, after_id: in
 
 
 async def _around(conn: Connection, chat_id: ChatId, *, limit: int, around_id: int) -> _Rows:
-    """The message in the middle, newest first."""
+    """Return the messages around this one, newest first."""
     middle = await _find(conn, chat_id, around_id)
     newer_limit = (limit - 1) // 2
     newer = await _oldest(conn, chat_id, limit=newer_limit, after_id=around_id)

@@ -1,4 +1,4 @@
-"""Users, their sessions and their API tokens."""
+"""Users, their sessions and their API tokens on behalf of an actor."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOTS = "SELECT id FROM chats WHERE owner_id = $1 AND parent_chat_id IS NULL ORD
 
 
 class Invited(msgspec.Struct, frozen=True):
-    """A new account; `link` is how its user chooses a password, None when one was given."""
+    """A new account; `link` is the one-time link for choosing a password, None if one was given."""
 
     user: User
     link: NewLink | None
@@ -52,21 +52,21 @@ class Users(Part):
 
     @authz(Resource.USER, Action.LIST)
     async def search_directory(self, at: Grant, q: str) -> list[PublicUser]:
-        """Active users by name, for sharing with them."""
+        """Return active users by name, for sharing."""
         return await users.search_directory(at.conn, q)
 
     @authz(Resource.USER, Action.CREATE)
     async def require_create(self, at: Grant) -> None:
-        """Only the check: who may not make an account is told so before anything about the request."""
+        """Check only the right: a caller who may not create accounts is refused before the request is validated."""
 
     @authz(Resource.USER, Action.UPDATE, via=Via.USER)
     async def require_update(self, at: Grant, user_id: UUID) -> None:
-        """Only the check, and that there is such an account."""
+        """Check only the right, and that the account exists."""
         await users.get_user(at.conn, user_id)
 
     @authz(Resource.USER, Action.CREATE, how=How.WRITE)
     async def create(self, at: Grant, draft: UserDraft, *, password_hash: str | None = None) -> Invited:
-        """Make an account. The password was checked and hashed before; without one there is a link."""
+        """Create an account. The password is already checked and hashed; without one, a link is created."""
         await at.require_credential()
         user = await users.create_user(at.conn, draft, password_hash=password_hash)
         await at.log(_event("user.create", user.id, diff=audit.diff("users", None, user)))
@@ -95,9 +95,9 @@ class Users(Part):
 
     @authz(Resource.USER, Action.ADMINISTER, how=How.WRITE)
     async def reset_password(self, at: Grant, user_id: UUID) -> NewLink:
-        """A link by which the user chooses a new password. Sessions and API tokens end now.
+        """Return a link for choosing a new password. Sessions and API tokens end now.
 
-        The old password stays until the link is used.
+        The old password stays valid until the link is used.
         """
         await users.get_user(at.conn, user_id)
         link = await one_time_links.create_link(at.conn, user_id, kind=LinkKind.RESET, now=at.now, by=at.by)
@@ -116,7 +116,7 @@ class Users(Part):
 
     @authz(Resource.USER, Action.ADMINISTER, how=How.BUNDLE)
     async def delete(self, at: Grant, user_id: UUID) -> None:
-        """Remove a disabled account with its chats, files and tokens."""
+        """Delete a disabled account with its chats, files and tokens."""
         user = await users.get_user(at.conn, user_id)
         if not user.is_active:
             await _delete_chats(at, user_id)
@@ -126,23 +126,23 @@ class Users(Part):
 
 
 class Accesses(Part):
-    """What administrators did with one's account. Nobody sees it of somebody else."""
+    """The administrators' accesses to the caller's account. No user sees those of another."""
 
     __slots__ = ()
 
     @authz(Resource.SESSION, Action.READ, via=Via.USER)
     async def list(self, at: Grant, user_id: UUID, *, limit: int = 50, cursor: str | None = None) -> AccessPage:
-        """When administrators read one's chats by stating a reason, or reset one's password; the newest first."""
+        """List when administrators read the caller's chats with a reason, or reset the password; newest first."""
         return await accesses.list_accesses(at.conn, user_id, limit=limit, cursor=cursor)
 
     @authz(Resource.SESSION, Action.READ, via=Via.USER)
     async def find_notice(self, at: Grant, user_id: UUID) -> AccessNotice | None:
-        """What of that is new to the user."""
+        """Return the accesses that are new to the user."""
         return await accesses.find_notice(at.conn, user_id)
 
     @authz(Resource.SESSION, Action.DELETE, via=Via.USER, how=How.WRITE)
     async def dismiss_notice(self, at: Grant, user_id: UUID, *, through: int) -> None:
-        """Nobody but the user can: an administrator must not hide what happened."""
+        """Dismiss the notice. Only the user can: an administrator must not hide an access."""
         await accesses.mark_seen(at.conn, user_id, through=through)
 
 
@@ -155,7 +155,7 @@ class Sessions(Part):
 
     @authz(Resource.SESSION, Action.DELETE, via=Via.USER)
     async def require_end(self, at: Grant, user_id: UUID) -> None:
-        """Only the check. A new password ends sessions too (`Logins.change_password`)."""
+        """Check only the right. A new password ends sessions, too (`Logins.change_password`)."""
 
     @authz(Resource.SESSION, Action.DELETE, via=Via.USER, how=How.WRITE)
     async def end(self, at: Grant, user_id: UUID, session_id: UUID) -> None:
@@ -164,7 +164,7 @@ class Sessions(Part):
 
     @authz(Resource.SESSION, Action.DELETE, via=Via.USER, how=How.WRITE)
     async def end_others(self, at: Grant, user_id: UUID, *, but: UUID | None = None) -> int:
-        """End all sessions of the user but one. Returns how many."""
+        """End all sessions of the user except one. Returns how many."""
         ended = await sessions.end_sessions(at.conn, user_id, but=but)
         at.tell_access("session", *ended)
         return len(ended)
@@ -181,7 +181,7 @@ class Tokens(Part):
 
     @authz(Resource.TOKEN, Action.CREATE, via=Via.USER)
     async def require_create(self, at: Grant, user_id: UUID) -> None:
-        """Only the check."""
+        """Check only the right."""
 
     @authz(Resource.TOKEN, Action.CREATE, via=Via.USER, how=How.WRITE)
     async def create(
@@ -231,7 +231,7 @@ async def _delete_chats(at: Grant, user_id: UUID) -> None:
         for record in await at.conn.fetch(ROOTS, user_id):
             await machine.delete_family(at.bundle, record["id"])
     except ChatBusy:
-        # They were told to stop when the account was disabled; a worker may need a moment for it.
+        # They were asked to stop when the account was disabled; a worker may need a moment.
         raise InUse("A chat of this user is still being stopped. Try again in a moment.") from None
 
 

@@ -1,4 +1,4 @@
-"""What was used and spent, who did what, which replicas there are, and how their housekeeping goes."""
+"""Reports for administrators: usage and spending, the audit log, replicas, and housekeeping runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rookery.store.people.audit import EVERY_ENTRY, EntryFilter, EntryPage
 
 
 class UsageReport(msgspec.Struct, frozen=True):
-    """Sums by the key of a group, and how people call the keys that are ids."""
+    """Sums by the key of a group, and display names for keys that are ids."""
 
     figures: Mapping[str, Figures]
     names: Mapping[str, str]
@@ -61,12 +61,12 @@ class Reports(Part):
 
     @authz(Resource.REPLICA, Action.READ)
     async def owned_chats(self, at: Grant) -> dict[UUID, int]:
-        """How many chats each replica drives."""
+        """Return the number of chats that each replica owns."""
         return await overview.count_owned(at.conn)
 
     @authz(Resource.REPLICA, Action.READ)
     async def job_runs(self, at: Grant) -> list[JobRun]:
-        """The last runs of housekeeping, by job, the newest first."""
+        """Return the last housekeeping runs, by job, newest first."""
         return await job_runs.list_runs(at.conn)
 
 

@@ -1,8 +1,8 @@
-"""Rights, applied: every call on behalf of somebody is checked on the connection that then does the work.
+"""Enforcement of access rights: every call on behalf of an actor is checked on the connection that does the work.
 
-`Part` is the base of what routers, tools and streams hold (`store.authorized`). Each public method of a part says with
-`@authz` what it does to what; a part with one that does not say so fails when it is imported. The rules themselves are
-pure, in `chat.rights`.
+`Part` is the base of the objects that routers, tools and streams use. Each public method of a part declares its
+resource and action with `@authz`; a part with an undeclared method fails at import. The rules themselves are pure, in
+`domain.access.rights`.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ from rookery.store.workspaces.workspaces import WorkspaceNotFound
 T = TypeVar("T")
 P = ParamSpec("P")
 S = TypeVar("S", bound="Part")
+F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, Any]])
 
 MIN_REASON_CHARS, MAX_REASON_CHARS = 10, 200
 _BREAK_GLASS_HEADER = "Rookery-Break-Glass"
@@ -69,7 +70,7 @@ FACTS = f"""
       FROM chats c
      WHERE c.id = $1
 """
-# A file is read by its owner, and by whoever reads a chat that links it. `others` is a chat that an administrator
+# A file can be read by its owner, and by every reader of a chat that links it. `others` is a chat that an administrator
 # would have to read for it.
 FILE_FACTS = f"""
     SELECT f.owner_id,
@@ -81,7 +82,7 @@ FILE_FACTS = f"""
      WHERE f.id = $1
 """
 
-# $3 says whether the request was admitted as one of an administrator.
+# $3: the request was admitted as one of an administrator.
 CREDENTIAL_COUNTS = """
     SELECT EXISTS (SELECT FROM users u
                     WHERE u.id = $2
@@ -93,19 +94,19 @@ CREDENTIAL_COUNTS = """
 
 
 class Via(StrEnum):
-    """How the first argument leads to whose it is."""
+    """The way from the first argument to the owner of the resource."""
 
-    NOTHING = "nothing"  # there is none: the role decides
-    CHAT = "chat"  # a chat; children follow their root
+    NOTHING = "nothing"  # no target: the role decides
+    CHAT = "chat"  # a chat; child chats follow their root
     FILE = "file"
     USER = "user"  # the user it belongs to
-    TOKEN = "token"  # noqa: S105 -- a word, not a secret
+    TOKEN = "token"  # noqa: S105 -- a resource name, not a secret
     WORKSPACE = "workspace"
     OPERATION = "operation"  # of a workspace
 
 
 class How(StrEnum):
-    """On what the work is done."""
+    """The connection or transaction that the method runs on."""
 
     READ = "read"  # a connection
     WRITE = "write"  # a transaction
@@ -113,10 +114,10 @@ class How(StrEnum):
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """What a method says about itself. `actions` asks the arguments when they decide which rights are needed.
+    """The declaration of a method: its resource, its action, and how it is run.
 
-    `locks_own`: the first that it does is to lock the chat, so that for its owner the check can do it. `at_once` may do
-    all of it by a statement that does nothing to a chat of anybody else; where it gives None, everything goes its way.
+    `actions` derives the required rights from the arguments. `locks_own`: the method begins by locking the chat, so for
+    its owner the check can take the lock.
     """
 
     resource: Resource
@@ -125,11 +126,10 @@ class Rule(msgspec.Struct, frozen=True):
     how: How
     actions: Callable[..., frozenset[Action]] | None = None
     locks_own: bool = False
-    at_once: Callable[..., Awaitable[Any]] | None = None
 
 
 class Grant:
-    """One call that was allowed: where to work, on whose behalf, and what to tell afterwards."""
+    """One authorized call: its connection, its actor, and the hints to publish afterwards."""
 
     __slots__ = (
         "_bundle",
@@ -174,29 +174,29 @@ class Grant:
 
     @property
     def user_id(self) -> UUID:
-        """The person who acts. Parts of Rookery that act by themselves have no things of their own."""
+        """The acting user. Parts of Rookery that act without a user own nothing."""
         if isinstance(self.actor, SystemActor):
             raise Forbidden("This needs a user.")
         return self.actor.id
 
     @property
     def by(self) -> UUID | None:
-        """Who is written down as the one who did it."""
+        """The user who is recorded as the author of the change."""
         return None if isinstance(self.actor, SystemActor) else self.actor.id
 
     @property
     def is_admin(self) -> bool:
-        """Whether it is an administrator who acts as one; the command line counts as one."""
+        """Whether the actor acts as an administrator; the command line counts as one."""
         if isinstance(self.actor, SystemActor):
             return self.actor.name is rights.SystemName.CLI
         may = rights.has_scope(self.actor, Resource.USER, Action.ADMINISTER)
         return may and rights.role_of(self.actor) is Role.ADMIN
 
     async def require_credential(self) -> None:
-        """Raise `Unauthenticated` unless the session or API token of the request still counts.
+        """Raise `Unauthenticated` unless the session or API token of the request is still valid.
 
-        A request is authenticated when its head arrives. Its body may come much later: by then the password may have
-        been reset or the role taken away. What gives lasting access must not be given after that.
+        A request is authenticated when its head arrives. Its body may arrive much later: by then the password may have
+        been reset or the role revoked. Lasting access must not be granted after that.
         """
         if self._credential_id is None:
             return
@@ -204,14 +204,14 @@ class Grant:
         await require_credential(self.conn, self._credential_id, user_id=self.user_id, is_admin=is_admin)
 
     def tell(self, *hints: Hint) -> None:
-        """Publish after the commit."""
+        """Publish the hints after the commit."""
         self.hints.extend(hints)
 
     def tell_access(self, kind: str, *ids: UUID) -> None:
         self.tell(*(AccessHint(kind=kind, id=str(each)) for each in ids))
 
     def tell_watchers(self, chat_id: ChatId, kind: WatchKind, *, users: Sequence[UUID] = ()) -> None:
-        """About the chat this grant is for. A notification is short, so many users make several of them."""
+        """Notify watchers of the chat that this grant is for. A notification is short, so many users need several."""
         assert self.owner_id is not None
         for start in range(0, max(len(users), 1), 100):
             told = tuple(users[start : start + 100])
@@ -226,21 +226,21 @@ class Grant:
             )
 
     async def log(self, event: Event) -> None:
-        """Write it to the audit log, in the transaction of this call."""
+        """Write to the audit log, in the transaction of this call."""
         await audit.record(self.conn, event, actor=self.actor, now=self.now, request=self.request)
 
 
 async def require_credential(conn: Connection, credential_id: UUID, *, user_id: UUID, is_admin: bool) -> None:
-    """Raise `Unauthenticated` unless the user's session or API token still counts.
+    """Raise `Unauthenticated` unless the user's session or API token is still valid.
 
-    `is_admin` says that the request was let in as one of an administrator: then the user must still be one.
+    `is_admin`: the request was admitted as one of an administrator, so the user must still be one.
     """
     if not await conn.fetchval(CREDENTIAL_COUNTS, credential_id, user_id, is_admin):
         raise Unauthenticated("Your session or API token ended before the request was complete. Log in again.")
 
 
 class Context:
-    """What the parts of one actor's store share."""
+    """The state that the parts of one actor's store share."""
 
     __slots__ = ("_break_glass", "_credential_id", "_pool", "_publisher", "_request", "actor", "clock", "machine")
 
@@ -270,7 +270,7 @@ class Context:
     async def run(
         self, rule: Rule, target: UUID | None, actions: frozenset[Action], act: Callable[[Grant], Awaitable[T]]
     ) -> T:
-        """Check, then act, both on one connection; publish what it says once that is committed."""
+        """Check, then act, both on one connection; publish the hints after the commit."""
         for action in actions:
             self._check_scope(rule.resource, action)
         if rule.how is How.BUNDLE:
@@ -298,7 +298,7 @@ class Context:
         return result
 
     def owner_of_own(self, resource: Resource, actions: frozenset[Action]) -> UUID | None:
-        """The actor as the owner of a chat, if its owner may do this to it."""
+        """Return the actor's id if an owner may do this to a chat of their own; else None."""
         if isinstance(self.actor, SystemActor):
             return None
         for action in actions:
@@ -309,7 +309,7 @@ class Context:
 
     def _check_scope(self, resource: Resource, action: Action) -> None:
         if not rights.has_scope(self.actor, resource, action):
-            # The least of those that would do.
+            # The narrowest scope that would suffice.
             wanted = rights.scopes_for(resource, action) - rights.EVERYTHING or rights.EVERYTHING
             raise ScopeMissing(min(wanted, key=list(rights.Scope).index))
 
@@ -380,7 +380,7 @@ class Context:
                 raise Forbidden
 
     async def _own_facts(self, grant: Grant, chat_id: UUID | None) -> ChatFacts | None:
-        """Those of a chat of the actor's own, which is locked by this; None for any other."""
+        """Lock a chat of the actor's own and return its facts; None for any other chat."""
         if isinstance(self.actor, SystemActor):
             return None
         chat = await grant.bundle.lock_own(_required(chat_id), self.actor.id)
@@ -430,20 +430,22 @@ class Context:
             raise Forbidden("Only who uploaded a file may delete it.")
 
     async def _check_foreign_file(self, grant: Grant, file_id: UUID, chat_id: UUID | None) -> None:
-        """An administrator reads it as part of a chat; for anybody else it is not there."""
+        """Let an administrator read it as part of a chat; for other users it is not found."""
         if chat_id is None or not isinstance(self.actor, UserActor) or self.actor.role is not Role.ADMIN:
             raise FileNotFound(file_id)
         owner_id = grant.owner_id
         facts = await self._chat_facts(grant, chat_id)
         try:
-            # The access is listed for the owner of the chat, who need not be the one who uploaded the file.
+            # The access is listed for the owner of the chat, who need not be the uploader of the file.
             await self._check_chat(grant, ChatId(chat_id), facts, Action.READ)
         except ChatNotFound:
             raise FileNotFound(file_id) from None
         grant.owner_id = owner_id
 
     async def _break(self, grant: Grant, chat_id: ChatId) -> None:
-        """Written before anything is read. The owner finds it among the accesses (`store.accesses`)."""
+        """Log the access before anything is read. The owner sees it in the list of accesses
+        (`store.people.accesses`).
+        """
         await grant.log(
             Event(
                 action=audit.BREAK_GLASS,
@@ -456,7 +458,7 @@ class Context:
 
 
 class Part:
-    """One family of methods of an actor's store. Every public one carries `@authz`, or the class cannot be made."""
+    """A group of methods of an actor's store. Every public method needs `@authz`, or the class cannot be created."""
 
     __slots__ = ("_context",)
 
@@ -477,14 +479,12 @@ def authz(
     how: How = How.READ,
     actions: Callable[..., frozenset[Action]] | None = None,
     locks_own: bool = False,
-    at_once: Callable[..., Coroutine[Any, Any, Any]] | None = None,
 ) -> Callable[
     [Callable[Concatenate[S, Grant, P], Coroutine[Any, Any, T]]], Callable[Concatenate[S, P], Coroutine[Any, Any, T]]
 ]:
-    """Marks a method of a part. It gets a `Grant` before its own arguments, the first of which `via` explains."""
+    """Declare a method of a part. It gets a `Grant` before its own arguments; `via` describes the first of these."""
     assert not locks_own or (via is Via.CHAT and how is How.BUNDLE), "only a bundle locks chats"
-    assert at_once is None or locks_own, "at once is for chats of one's own"
-    rule = Rule(resource, action, via, how, actions, locks_own, at_once)
+    rule = Rule(resource, action, via, how, actions, locks_own)
 
     def decorate(
         fn: Callable[Concatenate[S, Grant, P], Coroutine[Any, Any, T]],
@@ -496,14 +496,20 @@ def authz(
             target = args[0] if via is not Via.NOTHING else None
             assert target is None or isinstance(target, UUID), "the id comes first, by position"
             needed = frozenset({action}) if actions is None else actions(*args, **kwargs)
-            if at_once is not None and (owner_id := self._context.owner_of_own(resource, needed)) is not None:
-                done: T | None = await at_once(self._context.machine, owner_id, *args, **kwargs)
-                if done is not None:
-                    return done
             return await self._context.run(rule, target, needed, lambda grant: fn(self, grant, *args, **kwargs))
 
         run.authz = rule  # type: ignore[attr-defined]
         return run
+
+    return decorate
+
+
+def authorized_by(checked: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[[F], F]:
+    """Declare a public method whose checks are those of the `@authz` method that it calls."""
+
+    def decorate(fn: F) -> F:
+        fn.authz = checked.authz  # type: ignore[attr-defined]
+        return fn
 
     return decorate
 
@@ -514,7 +520,7 @@ def _required(target: UUID | None) -> UUID:
 
 
 def _access(stored: str | None) -> AdminAccess:
-    """A value that cannot be read gives no more than the default."""
+    """Return the setting; an unreadable value counts as the default."""
     return AdminAccess(stored) if stored in set(AdminAccess) else AdminAccess.BREAK_GLASS
 
 

@@ -1,4 +1,4 @@
-"""Providers, models, runtime settings, and what users set for themselves: preferences and keys of their own."""
+"""Providers, models, runtime settings, and users' own preferences and keys, on behalf of an actor."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rookery.store.settings.groups import GROUPS, Group, GroupState
 
 
 class StaleSetting(Exception):
-    """Somebody changed the group since it was read. Read it again, then repeat the change."""
+    """Raised if the group was changed since it was read. Read it again, then repeat the change."""
 
     code = "version_mismatch"
 
@@ -36,7 +36,7 @@ class StaleSetting(Exception):
 
 
 class SettingPinned(Conflict):
-    """The environment of the server decides these keys."""
+    """Raised for keys that the server's environment has locked."""
 
     code = "pinned"
 
@@ -54,7 +54,7 @@ class PublicModel(msgspec.Struct, frozen=True):
 
 
 class KnownModel(msgspec.Struct, frozen=True):
-    """A model config with its provider, and what is known of how much the model reads, for administrators."""
+    """A model config with its provider and the known context windows, for administrators."""
 
     config: ModelConfig
     provider: Provider
@@ -70,7 +70,7 @@ class Providers(Part):
 
     @authz(Resource.PROVIDER, Action.READ)
     async def list(self, at: Grant) -> list[Provider]:
-        """Keys are in there only as sealed text; routers show `has_key`."""
+        """List providers. Their keys are sealed text; routers show `has_key`."""
         return await providers.list_providers(at.conn)
 
     @authz(Resource.PROVIDER, Action.READ)
@@ -79,13 +79,13 @@ class Providers(Part):
 
     @authz(Resource.PROVIDER, Action.ADMINISTER)
     async def require(self, at: Grant, provider_id: UUID | None = None) -> None:
-        """That the actor may change providers, and that this one is there."""
+        """Check that the actor may change providers, and that this one exists."""
         if provider_id is not None:
             await providers.get_provider(at.conn, provider_id)
 
     @authz(Resource.PROVIDER, Action.ADMINISTER, how=How.WRITE)
     async def record_test(self, at: Grant, provider_id: UUID, call: usage.Entry | None) -> None:
-        """A provider was tried out; `call` is what that cost, if it came to a call."""
+        """Record the test of a provider; `call` is its usage, if a call was made."""
         if call is not None:
             await usage.record_call(at.conn, call)
         event = Event(action="provider.test", resource_type=Resource.PROVIDER, resource_id=str(provider_id))
@@ -116,7 +116,7 @@ class Models(Part):
 
     @authz(Resource.MODEL, Action.LIST)
     async def list_enabled(self, at: Grant) -> list[PublicModel]:
-        """What pickers offer: enabled models of enabled providers, by name."""
+        """List the models for pickers: enabled models of enabled providers, by name."""
         live = {provider.id: provider for provider in await providers.list_providers(at.conn) if provider.enabled}
         configs = await model_configs.list_model_configs(at.conn)
         return [
@@ -140,7 +140,7 @@ class Models(Part):
 
     @authz(Resource.MODEL, Action.ADMINISTER)
     async def require(self, at: Grant, model_config_id: UUID | None = None) -> None:
-        """That the actor may change models, and that this one is there."""
+        """Check that the actor may change models, and that this one exists."""
         if model_config_id is not None:
             await model_configs.get_model_config(at.conn, model_config_id)
 
@@ -152,7 +152,7 @@ class Models(Part):
 
     @authz(Resource.MODEL, Action.ADMINISTER, how=How.WRITE)
     async def forget_window(self, at: Grant, model_config_id: UUID) -> KnownModel:
-        """Forget what refused requests taught about a model; nothing is told or logged when that was nothing."""
+        """Forget what refused requests taught about a model. If there was nothing, nothing is published or logged."""
         config = await model_configs.get_model_config(at.conn, model_config_id)
         if await context_windows.forget(at.conn, model_config_id):
             await _log_model(at, "model.forget_window", config, config)
@@ -173,29 +173,29 @@ class Models(Part):
 
 
 class Settings(Part):
-    """Groups of runtime settings, as `setting_groups` knows them."""
+    """Groups of runtime settings, as defined in `store.settings.groups`."""
 
     __slots__ = ()
 
     @authz(Resource.SETTINGS, Action.READ)
     async def list(self, at: Grant) -> dict[str, GroupState]:
-        """Every group with all its keys."""
+        """Return every group with all its keys."""
         return await _groups(at, GROUPS.values())
 
     @authz(Resource.SETTINGS, Action.LIST)
     async def list_public(self, at: Grant) -> dict[str, GroupState]:
-        """For members: the groups that have public keys, with those alone."""
+        """Return, for members, the groups that have public keys, with only those."""
         return await _groups(at, (group for group in GROUPS.values() if group.public), public=True)
 
     @authz(Resource.SETTINGS, Action.ADMINISTER)
     async def require(self, at: Grant) -> None:
-        """That the actor may change settings."""
+        """Check that the actor may change settings."""
 
     @authz(Resource.SETTINGS, Action.READ)
     async def count_due(
         self, at: Grant, *, auto_archive_days: int, retention_days: int, now: datetime
     ) -> tuple[int, int]:
-        """How many chats would be archived, and how many removed, if these were the days. 0 days are never."""
+        """Return how many chats would be archived and deleted with these numbers of days. 0 days means never."""
         resting = removed = 0
         if auto_archive_days:
             resting = await auto_archive.count_due(at.conn, auto_archive.cutoff(now, auto_archive_days))
@@ -207,9 +207,9 @@ class Settings(Part):
     async def write(
         self, at: Grant, group: str, change: Mapping[str, object], *, seen: datetime | None = None
     ) -> GroupState:
-        """Change some keys of a group; nothing is told or logged when they were so already. `seen`: its `updated_at`.
+        """Change some keys of a group. If nothing changes, nothing is published or logged. `seen`: its `updated_at`.
 
-        Under the lock of models: one that a setting names stays usable until this is committed.
+        Runs under the lock of models: a model that a setting names stays usable until the commit.
         """
         known = GROUPS[group]
         async with config_lock.held(at.conn):
@@ -229,7 +229,7 @@ class Settings(Part):
         return (await _groups(at, (known,)))[group]
 
     async def _tell(self, at: Grant, group: str, changed: Mapping[str, object]) -> None:
-        # Values stay out of the log: a group may hold prompts, which are people's own words.
+        # Values are not logged: a group may hold prompts, which are users' content.
         diff = {key: audit.CHANGED for key in sorted(changed)}
         await at.log(Event(action="settings.update", resource_type=Resource.SETTINGS, resource_id=group, diff=diff))
         at.tell(ConfigHint(kind="settings", id=group))
@@ -246,16 +246,16 @@ class Preferences(Part):
 
     @authz(Resource.PREFERENCES, Action.READ, via=Via.USER)
     async def are_overrides_allowed(self, at: Grant, user_id: UUID) -> bool:
-        """Whether administrators let users choose models of their own for what they do not choose each time."""
+        """Return whether administrators let users set their own default models."""
         return await preferences.are_overrides_allowed(at.conn)
 
     @authz(Resource.PREFERENCES, Action.UPDATE, via=Via.USER)
     async def require(self, at: Grant, user_id: UUID) -> None:
-        """Only the check."""
+        """Check only the right."""
 
     @authz(Resource.PREFERENCES, Action.UPDATE, via=Via.USER, how=How.WRITE)
     async def write(self, at: Grant, user_id: UUID, patch: PreferencesPatch) -> preferences.Preferences:
-        """Change some. Not in the audit log: it is nobody else's business."""
+        """Change some preferences. Not in the audit log: they concern only the user."""
         if await preferences.update(at.conn, user_id, patch=patch):
             at.tell(ConfigHint(kind="user_prompt", id=str(user_id)))
         return await preferences.read(at.conn, user_id)
@@ -276,7 +276,7 @@ class ProviderKeys(Part):
 
     @authz(Resource.PROVIDER_KEY, Action.UPDATE, via=Via.USER)
     async def require(self, at: Grant, user_id: UUID) -> None:
-        """Only the check."""
+        """Check only the right."""
 
     @authz(Resource.PROVIDER_KEY, Action.UPDATE, via=Via.USER, how=How.WRITE)
     async def put(self, at: Grant, user_id: UUID, provider_id: UUID, *, api_key: Secret) -> None:

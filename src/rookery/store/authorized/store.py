@@ -1,4 +1,4 @@
-"""`Store.as_actor`: the one way from an actor to data, for routers, tools and streams."""
+"""`Store.as_actor`: the only way from an actor to data, for routers, tools and streams."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rookery.store.people.audit import NO_REQUEST, RequestInfo
 
 
 class ActorStore:
-    """The store on behalf of one actor, for one request. Cheap; keeps nothing between calls."""
+    """The store on behalf of one actor, for one request. Cheap to create; keeps nothing between calls."""
 
     __slots__ = (
         "accesses",
@@ -76,7 +76,7 @@ class ActorStore:
 
 
 class Store:
-    """One per process."""
+    """The entry point to the store; one per process."""
 
     def __init__(
         self,
@@ -101,10 +101,10 @@ class Store:
         break_glass: str | None = None,
         credential_id: UUID | None = None,
     ) -> ActorStore:
-        """The store as this actor may use it. `break_glass` is the reason an administrator gave for this request.
+        """Return the store as this actor may use it. `break_glass` is the reason an administrator gave for this
+        request.
 
-        `credential_id` is the session or API token that the request came with. What gives lasting access looks at it
-        again.
+        `credential_id` is the session or API token of the request. Methods that grant lasting access check it again.
         """
         context = Context(
             self._pool,
@@ -119,7 +119,7 @@ class Store:
         return ActorStore(context, ring=self._ring)
 
     async def require_credential(self, actor: UserActor, credential_id: UUID) -> None:
-        """Raise `Unauthenticated` unless the session or API token still counts, with the role that the actor has."""
+        """Raise `Unauthenticated` unless the session or API token is still valid, with the role that the actor has."""
         async with self._pool.acquire() as conn:
             is_admin = actor.role is Role.ADMIN
             await rights.require_credential(conn, credential_id, user_id=actor.id, is_admin=is_admin)

@@ -1,4 +1,4 @@
-"""What chats have of their workspaces: the pinned context, and the state of their repositories."""
+"""Captured workspace context of chats, and the state of their repositories, on behalf of an actor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rookery.store.workspaces.context import ContextResource, Pin
 
 
 class ChatContext(msgspec.Struct, frozen=True):
-    """Resources in the order of the prompt, with their bodies: routers leave those out."""
+    """Resources in the order of the prompt, with their bodies, which routers leave out."""
 
     pin: Pin
     resources: tuple[ContextResource, ...]
@@ -32,7 +32,7 @@ class Contexts(Part):
 
     @authz(Resource.CHAT, Action.PATCH, via=Via.CHAT, how=How.WRITE)
     async def refresh(self, at: Grant, chat_id: ChatId) -> ChatContext:
-        """Pin the newest that the workspace told. Without any, what is pinned stays."""
+        """Capture the newest context that the workspace reported. If there is none, the captured one stays."""
         before = await context.read_pin(at.conn, chat_id)
         await context.pin(at.conn, chat_id)
         if await context.read_pin(at.conn, chat_id) != before:
@@ -41,14 +41,14 @@ class Contexts(Part):
 
     @authz(Resource.CHAT, Action.READ, via=Via.CHAT)
     async def list_diffs(self, at: Grant, chat_id: ChatId) -> Sequence[DiffStatus]:
-        """The state of the repositories as it was last seen."""
+        """Return the state of the repositories when last seen."""
         return await diffs.list_diffs(at.conn, chat_id)
 
     @authz(Resource.CHAT, Action.PATCH, via=Via.CHAT, how=How.WRITE)
     async def write_diffs(
         self, at: Grant, chat_id: ChatId, found: Sequence[DiffStatus], removed: Sequence[str] = ()
     ) -> None:
-        """Keep what the owner was just shown."""
+        """Store the state that the owner was just shown."""
         if await diffs.write_diffs(at.conn, chat_id, found=found, removed=removed):
             at.tell_watchers(chat_id, WatchKind.GIT)
 

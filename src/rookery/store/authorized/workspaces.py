@@ -1,7 +1,7 @@
-"""Templates, workspaces and their operations: who may see, make, start, stop and delete them.
+"""Templates, workspaces and their operations on behalf of an actor.
 
-What parameters mean is for `rookery.workspaces` to know: a start is given a function that plans it, called under the
-lock of the row.
+`rookery.workspaces` knows the meaning of parameters: a start takes a planning function, called under the lock of the
+row.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from rookery.store.workspaces.requests import Draft, Requested, StartPlan
 from rookery.store.workspaces.templates import Push, Revision, Signals, Template, TemplateNotFound, TemplatePatch
 from rookery.store.workspaces.workspaces import Workspace
 
-# From the workspace, the template as it is now (None when it is gone), and the revision it was last started with.
+# Arguments: the workspace, its current template (None if deleted), and the revision of its last start.
 Planner: TypeAlias = Callable[[Workspace, Template | None, Revision | None], StartPlan]
 
 CHAT_OF_OWNER = "SELECT snapshot_version FROM chats WHERE id = $1 AND owner_id = $2"
 
 
 class WorkspaceView(msgspec.Struct, frozen=True):
-    """A workspace with what people see beside it. `operation` is the one that is open."""
+    """A workspace with related facts for display. `operation` is the open one."""
 
     workspace: Workspace
     owner: PublicUser | None
@@ -51,12 +51,12 @@ class Templates(Part):
 
     @authz(Resource.TEMPLATE, Action.LIST)
     async def list(self, at: Grant) -> Sequence[Template]:
-        """Those that the actor may make workspaces of, by name."""
+        """List the templates that the actor may create workspaces from, by name."""
         return [each for each in await templates.list_templates(at.conn) if _is_usable(at, each)]
 
     @authz(Resource.TEMPLATE, Action.LIST)
     async def get(self, at: Grant, name: str) -> Template:
-        """One that the actor may use; administrators see the others too."""
+        """Return a template that the actor may use; administrators see the others, too."""
         found = await templates.get_template(at.conn, name)
         if not _is_usable(at, found) and not at.is_admin:
             raise TemplateNotFound(name)
@@ -64,7 +64,7 @@ class Templates(Part):
 
     @authz(Resource.TEMPLATE, Action.LIST)
     async def signals(self, at: Grant) -> Mapping[str, Signals]:
-        """How much each template is used, by the actor and by everybody."""
+        """Return how much each template is used, by the actor and by all users."""
         return await templates.list_signals(at.conn, at.user_id, now=at.now)
 
     @authz(Resource.TEMPLATE, Action.READ)
@@ -73,13 +73,13 @@ class Templates(Part):
 
     @authz(Resource.TEMPLATE, Action.ADMINISTER)
     async def require(self, at: Grant, name: str | None = None) -> None:
-        """That the actor may change templates, and that this one is there."""
+        """Check that the actor may change templates, and that this one exists."""
         if name is not None:
             await templates.get_template(at.conn, name)
 
     @authz(Resource.TEMPLATE, Action.ADMINISTER, how=How.WRITE)
     async def push(self, at: Grant, push: Push) -> Template:
-        """Make it what the next workspaces are made from. Nothing is told or logged when it was so already."""
+        """Make it the current revision for new workspaces. If it already is, nothing is published or logged."""
         if await templates.push_template(at.conn, push, by=at.by):
             await _log_template(at, "template.push", push.name, extra={"revision": push.revision})
         return await templates.get_template(at.conn, push.name)
@@ -112,7 +112,7 @@ class Workspaces(Part):
         after: tuple[datetime, UUID] | None = None,
         limit: int = 50,
     ) -> Sequence[WorkspaceView]:
-        """The undeleted ones of a user, the newest first."""
+        """List a user's workspaces that are not deleted, newest first."""
         found = await workspaces.list_workspaces(
             at.conn, owner_id=user_id, statuses=statuses, template=template, after=after, limit=limit
         )
@@ -128,7 +128,7 @@ class Workspaces(Part):
         after: tuple[datetime, UUID] | None = None,
         limit: int = 50,
     ) -> Sequence[WorkspaceView]:
-        """Everybody's."""
+        """List the workspaces of all users."""
         found = await workspaces.list_workspaces(
             at.conn, statuses=statuses, template=template, after=after, limit=limit
         )
@@ -149,9 +149,10 @@ class Workspaces(Part):
         request: idempotency.Request | None = None,
         encode: Callable[[Requested], bytes] | None = None,
     ) -> Requested | Replayed:
-        """Make a workspace of one's own, with its first operation; `chat_id` is bound to it in the same transaction.
+        """Create a workspace of the caller's own, with its first operation; `chat_id` is bound to it in the same
+        transaction.
 
-        With a `request` the answer that `encode` makes is stored, and given again to a repeat.
+        With a `request`, the encoded answer is stored and returned again to a repeat.
         """
         if draft.owner_id != at.user_id:
             raise Forbidden("A workspace is made by its owner.")
@@ -167,7 +168,7 @@ class Workspaces(Part):
 
     @authz(Resource.WORKSPACE, Action.UPDATE, via=Via.WORKSPACE)
     async def require_update(self, at: Grant, workspace_id: UUID) -> None:
-        """Only the check."""
+        """Check only the right."""
 
     @authz(Resource.WORKSPACE, Action.UPDATE, via=Via.WORKSPACE, how=How.WRITE)
     async def update(
@@ -181,7 +182,7 @@ class Workspaces(Part):
 
     @authz(Resource.WORKSPACE, Action.UPDATE, via=Via.WORKSPACE, how=How.WRITE)
     async def start(self, at: Grant, workspace_id: UUID, plan: Planner, *, reason: Reason = Reason.USER) -> Requested:
-        """Start it, join the start that is under way, or find that it runs."""
+        """Start it, join a start in progress, or find it running."""
         assert at.owner_id is not None
         found = await requests.find_startable(at.conn, workspace_id, at.owner_id)
         if found is not None:
@@ -236,7 +237,7 @@ async def _view(at: Grant, workspace: Workspace) -> WorkspaceView:
 
 
 async def _bind(at: Grant, chat_id: ChatId, workspace_id: UUID) -> None:
-    """Bind a chat of the actor's. Said again by a repeat of the request, it changes nothing."""
+    """Bind a chat of the actor's. Repeating the request changes nothing."""
     version = await at.conn.fetchval(CHAT_OF_OWNER, chat_id, at.user_id)
     if version is None:
         raise ChatNotFound(chat_id)
@@ -257,7 +258,7 @@ async def _log_template(at: Grant, action: str, name: str, **said: Mapping[str, 
 
 
 async def _log_foreign(at: Grant, made: Requested, action: str) -> None:
-    """What an administrator did to somebody else's workspace is written down; what owners do with theirs is not."""
+    """Log an administrator's change of another user's workspace; owners' changes of their own are not logged."""
     if made.is_new and made.workspace.owner_id != at.by:
         await at.log(_event(action, made.workspace.id, name=made.workspace.name))
 

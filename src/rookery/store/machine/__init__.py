@@ -1,6 +1,6 @@
 """The transitions, applied in SQL. Nothing else writes a chat's execution state.
 
-`Machine` runs bundles (see `lock`); the functions below are what a bundle may do. Start with `lock`, then `send`.
+`Machine` runs bundles (see `lock`); the functions below are the operations of a bundle. Start with `lock`, then `send`.
 """
 
 from rookery.store.machine.approvals import Question, answer_approvals, ask_approvals

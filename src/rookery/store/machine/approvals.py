@@ -1,7 +1,7 @@
-"""Asking people about tool calls: the chat is parked until they answer, and the answer counts once.
+"""Approval questions about tool calls: the chat is parked until a user answers, and the answer counts once.
 
-Questions and approvals are rows of `chat_approvals`, by the replay token of their call. However else the chat leaves
-`requires_action`, the database removes what was not answered.
+Questions and approvals are rows of `chat_approvals`, by the replay token of their call. If the chat leaves
+`requires_action` in another way, the database deletes unanswered questions.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _APPROVE = """
 
 
 class Question(msgspec.Struct, frozen=True):
-    """A call that somebody has to approve before it runs."""
+    """A call that a user has to approve before it runs."""
 
     call: OpenCall
     offers: Offers = Offers()
@@ -45,7 +45,7 @@ class Question(msgspec.Struct, frozen=True):
 
 @transition
 async def ask_approvals(tx: Tx, questions: Sequence[Question], *, timeout_seconds: float | None = None) -> None:
-    """Park the chat until a person has answered about these open calls. Without a timeout it waits for as long."""
+    """Park the chat until a user has answered about these open calls. Without a timeout it waits without limit."""
     tx.require(Transition.ASK_APPROVALS)
     opened = set(await open_calls.turn_calls(tx))
     if not questions or any(question.call not in opened for question in questions):
@@ -66,10 +66,10 @@ async def ask_approvals(tx: Tx, questions: Sequence[Question], *, timeout_second
 
 @transition
 async def answer_approvals(tx: Tx, answers: Sequence[Answer], *, answered_by: UUID) -> list[Message]:
-    """Take the answers, which must be to exactly the open questions, and run on. Returns the results of denied calls.
+    """Take the answers, which must match the open questions exactly, and run on. Returns the results of denied calls.
 
-    Approved calls stay open: the worker finds their approval and runs them. The epoch is fresh even if no row is
-    written: attempts start again, and nobody mistakes the chat for what it was before the question.
+    Approved calls stay open: the worker finds their approval and runs them. The epoch is new even if no row is written:
+    attempts start again, and the chat cannot be mistaken for its state before the question.
     """
     tx.require(Transition.ANSWER_APPROVALS)
     if not tx.chat.awaits_approval:

@@ -1,6 +1,6 @@
 """Families: archiving and deleting a chat together with its subagents' chats.
 
-Both target the root and are atomic. The root is locked first, then the members by (`created_at`, `id`).
+Both apply to the root and are atomic. The root is locked first, then the members by (`created_at`, `id`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DELETE = "DELETE FROM chats WHERE id = $1"
 
 @transition
 async def set_archived(tx: Tx, archived: bool) -> Chat:
-    """Archive or unarchive one chat. Asking for what is so already is refused: there is no silent no-op."""
+    """Archive or unarchive one chat. It is refused if the chat already is: there is no silent no-op."""
     source = tx.require(Transition.SET_ARCHIVED)
     if tx.chat.archived == archived:
         cause = "already_archived" if archived else "not_archived"
@@ -38,7 +38,7 @@ async def set_archived(tx: Tx, archived: bool) -> Chat:
 async def set_family_archived(bundle: Bundle, root_id: UUID, *, archived: bool) -> list[Chat]:
     """Archive or unarchive a whole family, or nothing of it. Returns the members, the root first.
 
-    A member that is already as asked passes, and is announced too; one that is busy or invalid fails them all.
+    A member that is already in that state passes, and is published, too; a busy or invalid member fails all of them.
     """
     members = []
     for tx in await _open_family(bundle, root_id):
@@ -52,9 +52,9 @@ async def set_family_archived(bundle: Bundle, root_id: UUID, *, archived: bool) 
 
 
 async def delete_family(bundle: Bundle, root_id: UUID) -> list[Chat]:
-    """Delete a family with everything that hangs on it. Refused while any member is at work.
+    """Delete a family with everything that belongs to it. Refused while any member is working.
 
-    Also refused while one is INVALID: nobody knows whether a state that should not exist means work.
+    Also refused while one is INVALID: such a state may mean work.
     """
     members = await _open_family(bundle, root_id)
     for tx in members:
@@ -75,6 +75,6 @@ async def _open_family(bundle: Bundle, root_id: UUID) -> list[Tx]:
     root = await bundle.open(root_id)
     if not root.chat.is_root:
         raise bundle.refuse(ChatNotRoot(root_id))
-    # Listed after the root is locked: creating a child shares that lock, so none can slip in between.
+    # Listed after the root is locked: creating a child shares that lock, so none can be added in between.
     records = await bundle.conn.fetch(_LIST_MEMBERS, root_id)
     return [root, *[await bundle.open(record["id"]) for record in records]]

@@ -1,6 +1,6 @@
-"""A bundle: chats locked in one transaction, the state of each as it moves, and what to announce about it.
+"""A bundle: chats locked in one transaction, the state of each as it moves, and the hints to publish.
 
-`Tx` is what transitions work on. It checks the state before and after each of them against the table.
+Transitions work on a `Tx`. It checks the state before and after each transition against the table.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ P = ParamSpec("P")
 
 Connection: TypeAlias = "PoolConnectionProxy[asyncpg.Record]"
 
-# The columns of `Chat`, in its order. `leased` is judged here, inside the transaction and by the database clock:
-# the pair is set, its heartbeat is fresh, and the owner's process is still known to its peers.
+# The columns of `Chat`, in its order. `leased` is evaluated here, inside the transaction and by the database clock: the
+# pair is set, its heartbeat is fresh, and the owner's process is still known to its peers.
 _CHAT_COLUMNS = """
     id, owner_id, parent_chat_id, root_chat_id, status, archived, worker_id, runner_id, last_error, retry_state,
     requires_action_deadline_at, compaction_requested_at, compaction_resume, runnable_since,
@@ -51,7 +51,7 @@ CHAT_COLUMNS = _CHAT_COLUMNS.format(
          AND h.runner_id = chats.runner_id
          AND h.heartbeat_at > clock_timestamp() - r.lease_ttl)"""
 )
-# The same in a statement that writes the heartbeat itself, and cannot see it yet.
+# The same for a statement that writes the heartbeat itself and cannot see it yet.
 CHAT_COLUMNS_AT_BEAT = _CHAT_COLUMNS.format(leased="EXISTS (SELECT FROM replicas r WHERE r.id = chats.worker_id)")
 
 # Takes the row lock, allocates the version and returns the row in one round trip. The lock is the UPDATE's FOR NO
@@ -62,7 +62,7 @@ _LOCK_AND_BUMP = f"""
      WHERE id = $1
     RETURNING {CHAT_COLUMNS}
 """
-# The same for its owner alone; anybody else's chat is neither locked nor waited for.
+# The same for the owner only; another user's chat is neither locked nor waited for.
 _LOCK_OWN = f"""
     UPDATE chats
        SET snapshot_version = snapshot_version + (NOT in_transition(id))::int
@@ -71,7 +71,7 @@ _LOCK_OWN = f"""
     RETURNING {CHAT_COLUMNS}
 """
 READ_CHAT = f"SELECT {CHAT_COLUMNS} FROM chats WHERE id = $1"
-# For those who only show the chat, and never ask who drives it.
+# For readers that only show the chat and do not need to know its owner.
 PEEK_CHAT = f"SELECT {_CHAT_COLUMNS.format(leased='false')} FROM chats WHERE id = $1"
 
 _CHAT_WIDTH = len(Chat.__struct_fields__)
@@ -100,15 +100,16 @@ class Tx:
         self.bundle = bundle
         self.chat = chat
         self.gone = False
-        # Whom to tell besides the owner when it is gone: nobody can look that up any more.
+        # Users to notify besides the owner when the chat is deleted: they cannot be looked up afterwards.
         self.readers: tuple[UUID, ...] = ()
-        # Acquired in this bundle, by a worker whose process its peers may not know (any more): no owner is asked for.
+        # Acquired in this bundle, by a worker whose process its peers may not know (any more), so no hint asks for an
+        # owner.
         self.acquired = False
-        # Has given way to this chat: that one is looked for next, and not the one that has just let go.
+        # The chat that this one has given way to: it is announced instead of this one.
         self.successor: OwnershipHint | None = None
-        # The statement that locks may have waited, and it sees leases as they were before the wait.
+        # The locking statement may have waited, and it sees leases as they were before the wait.
         self.lease_is_current = False
-        # Archived or unarchived as one of a family, whether or not its own flag had to change.
+        # Archived or unarchived as a member of a family, whether or not its own flag changed.
         self.moved_with_family = False
         self._entered = entered
         self._source = State.N
@@ -126,7 +127,7 @@ class Tx:
         return self.chat.state
 
     def require(self, transition: Transition) -> State:
-        """Check that the table allows the transition from here, and return the state it starts in."""
+        """Check that the table allows the transition from here, and return the starting state."""
         source = self.chat.state
         if source is State.INVALID and transition not in ALLOWED_WHEN_INVALID:
             raise InvalidState(self.chat.id)
@@ -138,13 +139,15 @@ class Tx:
         return source
 
     async def settle(self, transition: Transition, assignments: str, *args: object) -> None:
-        """The closing UPDATE of a transition. Its row becomes `chat`, and must be where the table says."""
+        """Run the closing UPDATE of a transition. Its row becomes `chat`, and must be in a state that the table
+        allows.
+        """
         self._landed(transition, await self.conn.fetchrow(_closing(assignments), self.chat.id, *args))
 
     async def settle_by(self, transition: Transition, statement: str, *args: object) -> asyncpg.Record | None:
-        """Like `settle`, by a statement that does more; its row begins with the chat's columns.
+        """Settle by a statement that does more; its row begins with the chat's columns.
 
-        None when it found a reason to do nothing; then nothing has happened.
+        Returns None if the statement's conditions did not hold; then nothing has changed.
         """
         record = await self.conn.fetchrow(statement, *args)
         if record is not None:
@@ -152,11 +155,11 @@ class Tx:
         return record
 
     async def reload(self, transition: Transition) -> None:
-        """In place of `settle`, for transitions that assign nothing themselves: triggers have done it all."""
+        """Reload the row instead of `settle`, for transitions in which triggers made all assignments."""
         self._landed(transition, await self.conn.fetchrow(READ_CHAT, self.chat.id))
 
     async def judge_lease(self) -> None:
-        """Look at the lease again where that decides about a hint and no statement has done so under the lock."""
+        """Read the lease again if a hint depends on it and no statement has done so under the lock."""
         if self.lease_is_current or self.gone or not self.chat.state.is_runnable:
             return
         record = await self.conn.fetchrow(READ_CHAT, self.chat.id)
@@ -173,7 +176,7 @@ class Tx:
             raise InvariantViolation(f"{transition} took chat {self.chat.id} from {self._source} to {self.chat.state}")
 
     def hints(self) -> list[Hint]:
-        """What to announce about this chat once the bundle is committed."""
+        """Return the hints to publish about this chat after the commit."""
         chat = self.chat
         hints: list[Hint] = [
             ChatHint(
@@ -193,7 +196,7 @@ class Tx:
         is_held = chat.leased or (self.acquired and chat.runner_id is not None)
         if chat.state.is_runnable and not chat.is_parked and not self.gone and not is_held:
             itself = OwnershipHint(chat_id=chat.id, snapshot_version=chat.snapshot_version)
-            # What is more than a step, an interrupt say, waits for nobody.
+            # Only a running chat gives way. Work of another kind, such as an interrupt, is announced for this chat.
             hints.append((self.successor if chat.status == Status.RUNNING else None) or itself)
         if kind := self._watch_kind():
             hints.append(
@@ -206,13 +209,14 @@ class Tx:
                 )
             )
         if (root := self._root_of_question()) is not None:
-            # What a subagent asks is shown at its root. Its version is not known here, and nobody goes by it.
+            # A subagent's question is shown at its root. The root's version is unknown here, and receivers do not need
+            # it.
             told = WatchKind.ACTION_REQUIRED if chat.awaits_approval else WatchKind.STATUS
             hints.append(WatchHint(user_id=chat.owner_id, kind=told, chat_id=root, snapshot_version=0))
         return hints
 
     def _root_of_question(self) -> UUID | None:
-        """The root of a subagent that has begun to wait for a person, or does not any more."""
+        """Return the root of a subagent that has begun or stopped waiting for a user."""
         before = self._entered is not None and self._entered.awaits_approval
         return self.chat.root_chat_id if before != self.chat.awaits_approval and not self.gone else None
 
@@ -230,7 +234,7 @@ class Tx:
 
 
 class Bundle:
-    """One transaction over one or more chats. Made by `Machine.bundle`; a callback never makes its own."""
+    """One transaction over one or more chats. Created by `Machine.bundle`; a callback never creates its own."""
 
     __slots__ = ("_open", "_own", "clock", "conn", "refused")
 
@@ -242,9 +246,9 @@ class Bundle:
         self._own: Tx | None = None  # locked by `lock_own`, and not opened yet
 
     async def lock_own(self, chat_id: UUID, owner_id: UUID) -> Chat | None:
-        """Lock the chat if it is this owner's: the check and the lock in one round trip, with `open` to follow.
+        """Lock the chat if it belongs to this owner: check and lock in one round trip, to be followed by `open`.
 
-        None when it is not, or not there: then nothing is locked.
+        Returns None if it does not, or does not exist; then nothing is locked.
         """
         record = await self.conn.fetchrow(_LOCK_OWN, chat_id, owner_id)
         if record is None:
@@ -256,7 +260,7 @@ class Bundle:
     async def open(self, chat_id: UUID, *, fence: Fence | None = None) -> Tx:
         """Lock the chat and allocate its version. Opening it again in the same bundle shares both.
 
-        Order of several chats: the root first, then members by (`created_at`, `id`); never a parent after a child.
+        Lock order of several chats: the root first, then members by (`created_at`, `id`); never a parent after a child.
         """
         own, self._own = self._own, None
         if own is not None and own.chat.id == chat_id and fence is None:
@@ -273,23 +277,23 @@ class Bundle:
         return self.enlist(chat, entered=chat)
 
     def refuse(self, error: E) -> E:
-        """Spoil the bundle: it cannot commit any more, even if the callback swallows the error."""
+        """Mark the bundle as failed: it can no longer commit, even if the callback swallows the error."""
         self.refused = error
         return error
 
     def enlist(self, chat: Chat, *, entered: Chat | None) -> Tx:
-        """Take a row that is locked already (just created, or locked by another statement) into the bundle."""
+        """Add a row that is already locked (just created, or locked by another statement) to the bundle."""
         tx = self._open[chat.id] = Tx(self, chat, entered=entered)
         return tx
 
     async def hints(self) -> list[Hint]:
-        """What to announce, judged inside the transaction as its last act."""
+        """Return the hints to publish, evaluated as the last act inside the transaction."""
         for tx in self._open.values():
             await tx.judge_lease()
         return [hint for tx in self._open.values() for hint in tx.hints()]
 
     def close(self) -> None:
-        """Let go of the chats, which know their bundle: who keeps one of them keeps no circle of objects."""
+        """Release the chats, which refer to their bundle, so that keeping one of them keeps no reference cycle."""
         self._open.clear()
         self._own = self.refused = None
 
@@ -297,7 +301,7 @@ class Bundle:
 def transition(
     fn: Callable[Concatenate[Tx, P], Coroutine[None, None, T]],
 ) -> Callable[Concatenate[Tx, P], Coroutine[None, None, T]]:
-    """Marks a transition: when it raises, the whole bundle is spoiled and cannot commit any more."""
+    """Mark a transition: if it raises, the whole bundle fails and can no longer commit."""
 
     @functools.wraps(fn)
     async def run(tx: Tx, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -312,5 +316,5 @@ def transition(
 
 @functools.cache
 def _closing(assignments: str) -> str:
-    # Made once: the driver finds a prepared statement by its text, and a text that is the same object is found faster.
+    # Created once: the driver finds a prepared statement by its text, and finds the same object faster.
     return f"UPDATE chats SET {assignments} WHERE id = $1 RETURNING {CHAT_COLUMNS}"

@@ -1,8 +1,8 @@
-"""How many chats may be at work at once: two pools for the whole deployment, roots and subagents.
+"""Capacity: how many chats may work at the same time, in two pools for the whole deployment (roots and subagents).
 
-Two, so that a root can wait for its subagents without a deadlock. A slot is held by a chat with a lease, whatever its
-status; that is derived from the heartbeats, never stored, so nothing can leak. Lowering a limit evicts nobody. How
-owners share a pool is said in `chat.fair_share`; `give_way` is how a chat makes room.
+There are two pools so that a root can wait for its subagents without a deadlock. A chat with a lease holds a slot,
+whatever its status; slots are derived from the heartbeats and never stored, so none can leak. Lowering a limit evicts
+no chat. `domain.chat.fair_share` has the rules of sharing a pool; `give_way` makes room.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LEASED = """
       JOIN replicas owner ON owner.id = o.worker_id
      WHERE beat.heartbeat_at > clock_timestamp() - owner.lease_ttl
 """
-# Who else holds a slot of the pool.
+# Other chats that hold a slot of the pool.
 _COUNT_OTHERS = f"""
     SELECT count(*) AS active,
            count(DISTINCT o.owner_id) AS owners,
@@ -43,7 +43,7 @@ _COUNT_OTHERS = f"""
        AND o.id <> {{chat}}
 """
 COUNT_OTHERS = _COUNT_OTHERS.format(is_root="$1", chat="$2", owner="$3")
-# Whether a chat may take a slot, as `fair_share.may_start` has it.
+# Whether a chat may take a slot: the rule of `fair_share.may_start`.
 HAS_ROOM = f"""
     SELECT t.active < {{limit}}
            AND (t.own = 0
@@ -51,7 +51,7 @@ HAS_ROOM = f"""
       FROM ({_COUNT_OTHERS}) t
 """
 
-# Index chats_acquire. Runnable ones that a worker would have to wait for: others than `running` are always admitted.
+# Index chats_acquire. Counts runnable chats that would have to wait: all but `running` ones are always admitted.
 _WAITS = """
            c.status = 'running'
        AND NOT c.archived
@@ -95,7 +95,7 @@ class Pool(StrEnum):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How many chats of each pool may be at work; 0 is no limit."""
+    """Limits of both pools; 0 means no limit."""
 
     running_roots: int = 200
     running_subagents: int = 40
@@ -104,8 +104,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         return self.running_roots if pool is Pool.ROOT else self.running_subagents
 
 
-# What each owner holds of a pool, and the first of the chats that wait. Those who wait are found owner by owner, each
-# by one step down the index chats_acquire, behind at most as many chats as hold a slot: a backlog is not walked.
+# The slots that each owner holds in a pool, and its first waiting chat. Waiting chats are found owner by owner, each by
+# one descent of the index chats_acquire, behind at most as many chats as hold a slot: a backlog is not walked.
 _CLAIMS = (
     """
     WITH RECURSIVE owners AS ("""
@@ -139,7 +139,7 @@ LIST_CLAIMS: Mapping[Pool, str] = {
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """Whose slot it is, and of which pool."""
+    """The owner of a slot, and its pool."""
 
     owner_id: UUID
     pool: Pool
@@ -150,22 +150,24 @@ class Slot(msgspec.Struct, frozen=True):
 
 
 class PoolCounts(msgspec.Struct, frozen=True):
-    """`active` chats hold a slot; `queued` ones wait for one, which is nobody while the pool has room for anybody."""
+    """`active` chats hold a slot; `queued` chats wait for one, which is zero while the pool has room for every
+    owner.
+    """
 
     active: int
     queued: int
 
 
 async def admit(tx: Tx, limits: Limits) -> bool:
-    """Whether the chat may be acquired now: for `try_acquire`, inside its transaction.
+    """Return whether the chat may be acquired now: for `try_acquire`, inside its transaction.
 
-    Interrupts and deadlines of client calls must always run. Who asks for a slot holds the pool's lock until its
-    commit, so two workers can never both take the last one. The chat itself does not count: a takeover is neutral.
+    Interrupts and deadlines of client calls must always run. Other acquirers hold the pool's lock until their commit,
+    so two workers can never both take the last slot. The chat itself does not count: a takeover is neutral.
     """
     if not needs_slot(tx.chat, limits):
         return True
     pool = Pool.of(is_root=tx.chat.is_root)
-    # Two statements: one that waits for the lock would count what was there before the wait.
+    # Two statements: a single one that waits for the lock would count what was there before the wait.
     await lock_pool(tx.conn, pool)
     others = await tx.conn.fetchrow(COUNT_OTHERS, tx.chat.is_root, tx.chat.id, tx.chat.owner_id)
     assert others is not None
@@ -174,12 +176,12 @@ async def admit(tx: Tx, limits: Limits) -> bool:
         return False
     if use.own == 0 or fair_share.may_start(limit, use.with_one_more()):
         return True
-    # The last slot that is not kept back. Somebody who has less may be on the way to it at this very moment.
+    # The last slot that is not reserved. An owner who has less may be about to take it.
     return not fair_share.takes_from_poorer(limit, use, await list_claims(tx.conn, pool), chat_id=tx.chat.id)
 
 
 async def list_claims(conn: Connection, pool: Pool) -> list[Claim]:
-    """What every owner who has a chat at work, or one that waits, has of this pool."""
+    """Return the slots of every owner who has a working or waiting chat in this pool."""
     return [
         Claim(owner_id, held, None if chat_id is None else WaitingChat(chat_id, version, since))
         for owner_id, held, chat_id, version, since in await conn.fetch(LIST_CLAIMS[pool])
@@ -187,7 +189,9 @@ async def list_claims(conn: Connection, pool: Pool) -> list[Claim]:
 
 
 async def lock_pool(conn: Connection, pool: Pool) -> None:
-    """Until the end of the transaction nobody else takes or gives a slot of this pool."""
+    """Take the pool's lock: until the end of the transaction no other transaction takes or gives a slot of this
+    pool.
+    """
     await conn.execute(_LOCK, LOCK_CLASS, list(Pool).index(pool))
 
 
@@ -196,7 +200,7 @@ def needs_slot(chat: Chat, limits: Limits) -> bool:
 
 
 async def is_queued_for_capacity(conn: Connection, chat_id: ChatId, *, limits: Limits) -> bool:
-    """Whether the chat would run, if its pool had room for its owner."""
+    """Return whether the chat would run if its pool had room for its owner."""
     record = await conn.fetchrow(IS_WAITING, chat_id)
     if record is None:
         return False
@@ -207,7 +211,7 @@ async def is_queued_for_capacity(conn: Connection, chat_id: ChatId, *, limits: L
 
 
 async def count_pools(conn: Connection, *, limits: Limits) -> Mapping[Pool, PoolCounts]:
-    """Who is at work and who waits, in the whole deployment."""
+    """Count working and waiting chats in the whole deployment."""
     record = await conn.fetchrow(COUNT_POOLS)
     assert record is not None
     return {
@@ -217,6 +221,6 @@ async def count_pools(conn: Connection, *, limits: Limits) -> Mapping[Pool, Pool
 
 
 def _counts(active: int, owners: int, waiting: int, *, limit: int) -> PoolCounts:
-    """An owner who has a chat at work stands for all: those who have none find room at least as easily."""
+    """Count by an owner who has a working chat: owners who have none find room at least as easily."""
     has_room = limit == 0 or fair_share.may_start(limit, Use(active, owners, min(active, 1)))
     return PoolCounts(active, 0 if has_room else waiting)

@@ -1,6 +1,6 @@
-"""The worker's side: attempts, steps, and the end of a turn.
+"""The worker's transitions: attempts, steps, and the end of a turn.
 
-Every one of these runs behind a fence (`ChatMachine.update(..., fence=...)`), so stale work can never commit.
+All of them run behind a fence (`ChatMachine.update(..., fence=...)`), so stale work can never commit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LAST_LIVE_ROLE = """
      LIMIT 1
 """
 
-# Something to compact: a live assistant row after the newest boundary.
+# There is something to compact: a live assistant row after the newest boundary.
 _HAS_COMPACTABLE = """
     SELECT coalesce((
              SELECT m.id
@@ -48,8 +48,8 @@ _HAS_COMPACTABLE = """
               LIMIT 1), 0)
 """
 
-# A fresh epoch although no message moves: attempt numbers restart without reusing the key of a streaming episode.
-# Ownership is dropped so that a hint goes out and any worker may take the chat.
+# A new epoch although no message moves: attempt numbers restart without reusing the key of a streaming episode.
+# Ownership is dropped so that a hint is published and any worker may take the chat.
 _FRESH_EPOCH = (
     "status = 'running', last_error = NULL, worker_id = NULL, runner_id = NULL,"
     f" history_version = snapshot_version, generation_attempt = 0, {settlement.TOUCH}"
@@ -57,14 +57,14 @@ _FRESH_EPOCH = (
 
 
 class StepCommitted(msgspec.Struct, frozen=True):
-    """`promoted`: steering messages that are heard from the next step on."""
+    """A committed step. `promoted`: steering messages that take effect from the next step on."""
 
     inserted: Sequence[Message]
     promoted: Sequence[Message] = ()
 
 
 class TurnFinished(msgspec.Struct, frozen=True):
-    """`closures` answer calls the turn left open; `promoted` starts the next turn."""
+    """A finished turn. `closures` answer calls the turn left open; `promoted` starts the next turn."""
 
     closures: Sequence[Message] = ()
     promoted: Message | None = None
@@ -72,7 +72,9 @@ class TurnFinished(msgspec.Struct, frozen=True):
 
 @transition
 async def record_generation_attempt(tx: Tx) -> int:
-    """Count an attempt and return its number, from 1. It names the streaming episode together with the history."""
+    """Count an attempt and return its number, from 1. Together with the history version it names the streaming
+    episode.
+    """
     tx.require(Transition.RECORD_GENERATION_ATTEMPT)
     await tx.settle(Transition.RECORD_GENERATION_ATTEMPT, "generation_attempt = generation_attempt + 1")
     return tx.chat.generation_attempt
@@ -80,7 +82,9 @@ async def record_generation_attempt(tx: Tx) -> int:
 
 @transition
 async def record_retry_state(tx: Tx, retry: RetryState) -> None:
-    """Say why the last attempt failed and when the next one starts. The same value again moves nothing."""
+    """Record why the last attempt failed and when the next one starts. Recording the same value again changes
+    nothing.
+    """
     tx.require(Transition.RECORD_RETRY_STATE)
     await tx.settle(Transition.RECORD_RETRY_STATE, "retry_state = $2", parts.to_jsonb(retry))
 
@@ -89,9 +93,9 @@ async def record_retry_state(tx: Tx, retry: RetryState) -> None:
 async def commit_step(
     tx: Tx, messages: Sequence[NewMessage], *, consume_compaction: bool = False, keep_model: bool = False
 ) -> StepCommitted:
-    """Commit one step. When no call is open afterwards, steering messages enter the history behind it.
+    """Commit one step. If no call is open afterwards, steering messages enter the history after it.
 
-    `keep_model`: another model stood in for the chat's own, which stays the chat's.
+    `keep_model`: another model answered for the chat's own, which stays the chat's model.
     """
     tx.require(Transition.COMMIT_STEP)
     if not messages:
@@ -103,8 +107,8 @@ async def commit_step(
             [await settlement.insert_settling(tx, Transition.COMMIT_STEP, row, settlement.TOUCH + consumed)]
         )
     inserted = await message_rows.insert(tx, [message_rows.row_of(message) for message in messages])
-    # A summary that ends the turn leaves steering messages to `finish_turn`, which starts a turn for them: taken here
-    # they would rest in the history unheard.
+    # If a summary ends the turn, steering messages are left to `finish_turn`, which starts a turn for them: added here
+    # they would stay in the history unanswered.
     ends_turn = consume_compaction and tx.chat.compaction_requested_at is not None and not tx.chat.compaction_resume
     steering = await queue_rows.pop_steering(tx) if tx.chat.queue_len and not ends_turn else []
     promoted = (
@@ -117,7 +121,7 @@ async def commit_step(
 
 @transition
 async def finish_turn(tx: Tx) -> TurnFinished:
-    """End the turn: rest, or go on with the head of the queue."""
+    """End the turn: rest, or continue with the head of the queue."""
     source = tx.require(Transition.FINISH_TURN)
     if source is State.R0:
         await tx.settle(Transition.FINISH_TURN, f"status = 'waiting', {settlement.REST}")
@@ -142,7 +146,7 @@ async def finish_error(tx: Tx, error: LastError) -> None:
 
 @transition
 async def request_compaction(tx: Tx) -> None:
-    """Order the worker to compact at its next decision. From an error the unfinished turn goes on afterwards.
+    """Request compaction at the worker's next decision. After an error the unfinished turn continues afterwards.
 
     The caller checks `require_compactable` in the same bundle.
     """
@@ -161,7 +165,7 @@ async def require_compactable(tx: Tx) -> None:
 
 @transition
 async def retry_turn(tx: Tx) -> None:
-    """Run the turn again without a new message: after an error, or when it rests on an unanswered row."""
+    """Run the turn again without a new message: after an error, or if it rests on an unanswered row."""
     source = tx.require(Transition.RETRY_TURN)
     if source is State.W and await tx.conn.fetchval(_LAST_LIVE_ROLE, tx.chat.id) not in (Role.USER, Role.TOOL):
         raise TransitionNotAllowed(

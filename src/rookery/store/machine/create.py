@@ -41,10 +41,10 @@ _READ = f"SELECT {CHAT_COLUMNS} FROM chats WHERE id = $1"
 class ChatSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A chat to create. `dynamic_tools` (JSON text of a list) declares the tools its client executes.
 
-    `generate_summaries` is whether a model writes labels of turns and summaries; None is yes for clients that are for
-    people. `is_named`: somebody chose the title, and no model is asked for one.
+    `generate_summaries`: whether a model writes turn labels and summaries; None means yes for clients that are for
+    people. `is_named`: a user chose the title, and no model is asked for one.
 
-    One that could not be stored is refused when it is made, so that no statement is spent on it.
+    A spec that cannot be stored is refused at construction, before any statement is sent.
     """
 
     owner_id: UUID
@@ -77,7 +77,7 @@ class ChatSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _DynamicTool(msgspec.Struct):
-    """As much of a client's tool as the server needs to know its calls by."""
+    """The fields of a client's tool that the server needs to recognize its calls."""
 
     name: str
 
@@ -89,9 +89,9 @@ _ESCAPES = re.compile(r"\\(?:(?P<nul>u0000)|.)")
 
 
 def _check_tools(text: str) -> None:
-    """Refuse a declaration that jsonb would refuse, or that does not say which tools are meant."""
+    """Refuse a declaration that jsonb would refuse, or that does not name its tools."""
     try:
-        parts.json_text(text)  # how deep, and how large its numbers: the rules of all JSON that is stored
+        parts.json_text(text)  # limits of nesting and numbers: the rules of all stored JSON
         tools = _tools.decode(text)
     except (parts.ContentError, msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise InvalidInput(
@@ -104,14 +104,16 @@ def _check_tools(text: str) -> None:
 
 
 class Created(msgspec.Struct, frozen=True):
-    """`messages` holds closures too, before a user row that follows a call without a result."""
+    """A created chat. `messages` includes closures, before a user row that follows a call without a result."""
 
     chat: Chat
     messages: list[Message]
 
 
 async def create_chat(bundle: Bundle, spec: ChatSpec) -> Created:
-    """Insert the chat with its first messages; it starts `running` and unowned, so a worker is asked for at once."""
+    """Insert the chat with its first messages; it starts `running` and unowned, so a worker is requested
+    immediately.
+    """
     try:
         return await _create(bundle, spec)
     except BaseException as error:

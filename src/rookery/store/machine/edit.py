@@ -33,7 +33,7 @@ _TARGET = """
      WHERE chat_id = $1 AND id = $2 AND NOT deleted AND NOT compressed AND visibility <> 'model'
 """
 
-# Always a suffix, and never undone: streams rely on both. Hidden and compressed rows go with it; a deleted
+# Always a suffix, and never undone: streams rely on both. Hidden and compressed rows are deleted with it; deleting a
 # compaction boundary brings the older rows back into the prompt.
 _CUT = """
     UPDATE chat_messages
@@ -44,7 +44,7 @@ _CUT = """
 
 
 class Edited(msgspec.Struct, frozen=True):
-    """What an edit did. Only ids that people could see are in `deleted_ids`."""
+    """The effect of an edit. `deleted_ids` has only ids that people could see."""
 
     replacement: Message
     closures: Sequence[Message]
@@ -64,12 +64,13 @@ async def edit_message(
     reasoning_effort: Effort | None = None,
     suffix: Sequence[NewMessage] = (),
 ) -> Edited:
-    """Cut the history at the message, put the new one in its place and start a turn.
+    """Cut the history at the message, insert the new one in its place and start a turn.
 
-    Partial output of active work is discarded: the history version moves, so its fence fails. The queue goes too.
+    Partial output of active work is discarded: the history version moves, so its fence fails. The queue is cleared,
+    too.
     """
     tx.require(Transition.EDIT_MESSAGE)
-    # A number that no row can have is an error to the driver, and to the caller a message that is not there.
+    # An id that no row can have would be a driver error; to the caller it is a missing message.
     target = await tx.conn.fetchrow(_TARGET, tx.chat.id, message_id) if is_id(message_id) else None
     if target is None:
         raise MessageNotFound(message_id)

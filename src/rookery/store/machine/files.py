@@ -11,7 +11,7 @@ from rookery.store.machine.bundle import Tx
 
 MAX_FILES_PER_CHAT = 50
 
-# Files that exist are linked, the others reported; already linked ones are free. The outer SELECT still sees the
+# Existing files are linked, the others reported; files linked before do not count again. The outer SELECT sees the
 # links from before the INSERT, hence the sum.
 _LINK_FILES = """
     WITH wanted AS (SELECT DISTINCT unnest($2::uuid[]) AS file_id),
@@ -26,11 +26,11 @@ _LINK_FILES = """
 
 
 async def link_files(tx: Tx, file_ids: frozenset[UUID]) -> None:
-    """Link files to the chat, all or nothing: what follows a refusal here is the rollback of the message."""
+    """Link files to the chat, all or nothing: a refusal rolls back the message."""
     try:
         record = await tx.conn.fetchrow(_LINK_FILES, tx.chat.id, list(file_ids))
     except asyncpg.ForeignKeyViolationError as error:
-        # Purged between the look and the link.
+        # Purged between the check and the link.
         raise FileUnavailable(sorted(file_ids)) from error
     assert record is not None
     missing, total = record

@@ -1,4 +1,4 @@
-"""Giving way: a chat of an owner who holds more than a fair share makes room for a chat of one who holds less."""
+"""Giving way: a chat of an owner above the fair share makes room for a chat of an owner below it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rookery.store.machine.leases import delete_leases
 
 
 async def find_donors(conn: Connection, limits: Limits) -> set[Slot]:
-    """Whose chats are to give way, by pool."""
+    """Return the owners whose chats have to give way, by pool."""
     return {
         Slot(owner_id, pool)
         for pool in Pool
@@ -26,9 +26,9 @@ async def find_donors(conn: Connection, limits: Limits) -> set[Slot]:
 
 @transition
 async def give_way(tx: Tx, *, to: WaitingChat) -> Chat:
-    """Let go of a running chat between two steps, so that another can run. Its place in the order stays what it was.
+    """Release a running chat between two steps, so that another can run. It keeps its position in the order.
 
-    The one that is announced is the other: whoever hears of a free chat takes it, and this one shall wait.
+    The other chat is announced instead of this one: workers take the chat that is announced, and this one has to wait.
     """
     source, runner_id = tx.require(Transition.GIVE_WAY), tx.chat.runner_id
     if runner_id is None:
@@ -40,7 +40,7 @@ async def give_way(tx: Tx, *, to: WaitingChat) -> Chat:
 
 
 async def find_receiver(tx: Tx, limits: Limits) -> WaitingChat | None:
-    """For whom this chat is to give way, judged under the lock of its pool; None when it may go on."""
+    """Return the chat that this one has to give way to, decided under the lock of its pool; None if it may continue."""
     slot = Slot.of(tx.chat)
     if not (limit := limits.of(slot.pool)):
         return None

@@ -1,6 +1,6 @@
-"""Stopping: the request to stop, what saves the partial output, and waiting for a client's tools.
+"""Interrupts: the request to stop, saving partial output, and waiting for a client's tools.
 
-Stop means stop: from `requires_action`, as from `running`, an interrupt never lets the model talk on.
+After an interrupt the model never continues, neither from `requires_action` nor from `running`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ class Interrupted(msgspec.Struct, frozen=True):
 
 @transition
 async def interrupt(tx: Tx, *, note: str | None = None) -> Interrupted:
-    """Ask the worker to stop. A chat that waits for a client's tools stops at once; `note` says why to the model."""
+    """Ask the worker to stop. A chat that waits for a client's tools stops immediately; `note` gives the model the
+    reason.
+    """
     source = tx.require(Transition.INTERRUPT)
     if source in (State.R0, State.R1):
         await tx.settle(
@@ -55,7 +57,7 @@ async def interrupt(tx: Tx, *, note: str | None = None) -> Interrupted:
 
 @transition
 async def finish_interruption(tx: Tx, partials: Sequence[NewMessage] = ()) -> Interrupted:
-    """Save what was said, answer what is still open, and go on with the queue or rest."""
+    """Save the partial output, answer open calls, and continue with the queue or rest."""
     tx.require(Transition.FINISH_INTERRUPTION)
     saved = await message_rows.insert(tx, [message_rows.row_of(message) for message in partials]) if partials else []
     model, _ = settlement.model_choice(tx, saved)
@@ -66,9 +68,9 @@ async def finish_interruption(tx: Tx, partials: Sequence[NewMessage] = ()) -> In
 async def _stop(
     tx: Tx, by: Transition, closed: list[message_rows.Row], *, saved: Sequence[Message] = ()
 ) -> Interrupted:
-    """End the turn after what was saved and its closures: the queue head runs next, or the chat rests.
+    """End the turn after the saved rows and their closures: the queue head runs next, or the chat rests.
 
-    The queue of an owner whose account is disabled stays as it is; the chat rests on an error that says so.
+    If the owner's account is disabled, the queue stays as it is, and the chat rests on an error that says so.
     """
     if tx.chat.queue_len and not await tx.conn.fetchval(_OWNER_IS_ACTIVE, tx.chat.id):
         inserted = [*saved, *(await message_rows.insert(tx, closed) if closed else [])]
@@ -121,7 +123,7 @@ async def complete_requires_action(
 ) -> list[Message]:
     """Take the client's results, which must answer exactly the pending calls, and run on.
 
-    A user row in the suffix ends what the server had begun, too: its open calls are answered before that row.
+    A user row in the suffix also ends the server's own open calls: they are answered before that row.
     """
     source = tx.require(Transition.COMPLETE_REQUIRES_ACTION)
     if tx.chat.awaits_approval:
@@ -152,9 +154,9 @@ async def complete_requires_action(
 
 @transition
 async def cancel_requires_action(tx: Tx) -> list[Message]:
-    """Answer what was waited for once the deadline has passed by the database clock, and run on.
+    """Answer the pending calls after the deadline has passed by the database clock, and run on.
 
-    Client calls without a deadline are over; a question without one may be answered at any time.
+    Client calls without a deadline count as expired; a question without a deadline may be answered at any time.
     """
     tx.require(Transition.CANCEL_REQUIRES_ACTION)
     pending = await _pending(tx, Transition.CANCEL_REQUIRES_ACTION)

@@ -1,6 +1,6 @@
-"""Leases from their owner's side: what a worker asks about its chats, and how it lets go of them.
+"""Leases from the owner's side: a worker's queries about its chats, and releasing them.
 
-Nothing here moves a version except `try_abandon`. `renew_leases` stands in `ownership`, beside what it races with.
+Only `try_abandon` moves a version. `renew_leases` is in `ownership`, next to the code it races with.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ STATES = """
      WHERE id = ANY ($1::uuid[])
 """
 
-# Older than any lease may be, so that nobody has to ask whose it was.
-# SKIP LOCKED: a sweep waits neither for a beat nor for a chat that is being deleted, and so is part of no deadlock.
+# Older than any lease may be, so its owner does not matter. SKIP LOCKED: a sweep waits neither for a beat nor for a
+# chat that is being deleted, so it cannot be part of a deadlock.
 SWEEP = """
     DELETE FROM chat_heartbeats
      WHERE (chat_id, runner_id) IN (
@@ -46,7 +46,7 @@ DELETE = """
      WHERE h.chat_id = k.chat_id AND h.runner_id = k.runner_id
 """
 
-# The pairs stay on the chats: fences are valid until somebody acquires.
+# The pairs stay on the chats: fences are valid until the next acquisition.
 RELEASE = f"""
     WITH released AS ({DELETE} RETURNING h.chat_id, h.runner_id)
     SELECT c.id, c.snapshot_version
@@ -59,7 +59,7 @@ RELEASE = f"""
 
 
 class ChatState(msgspec.Struct, frozen=True):
-    """What a runner follows of its chat. The status is plain text: a newer version may know more of them."""
+    """The state of a chat that its runner follows. The status is plain text: a newer version may know more of them."""
 
     chat_id: ChatId
     worker_id: UUID | None
@@ -73,7 +73,7 @@ class ChatState(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, chat: Chat) -> ChatState:
-        """Of a row that was read, or that a transition returned."""
+        """Return the state of a row that was read, or that a transition returned."""
         return cls(
             chat.id,
             chat.worker_id,
@@ -88,7 +88,7 @@ class ChatState(msgspec.Struct, frozen=True):
 
     @classmethod
     def told(cls, hint: ChatHint) -> ChatState:
-        """Of a hint, which does not tell the deadline: who needs it reads the row."""
+        """Return the state in a hint, which does not carry the deadline: callers that need it read the row."""
         return cls(
             ChatId(hint.chat_id),
             hint.worker_id,
@@ -102,40 +102,40 @@ class ChatState(msgspec.Struct, frozen=True):
 
 
 async def states_of(conn: Connection, chat_ids: Collection[UUID]) -> dict[ChatId, ChatState]:
-    """The states of many chats by one query. A chat that is not in the answer is gone."""
+    """Return the states of many chats by one query. A chat that is not in the answer is deleted."""
     records = await conn.fetch(STATES, list(chat_ids))
     return {record["id"]: ChatState(*record) for record in records}
 
 
 async def sweep_leases(conn: Connection) -> int:
-    """Remove the heartbeats that are older than the longest lease of any replica. Returns how many.
+    """Delete heartbeats that are older than the longest lease of any replica. Returns how many.
 
-    A runner whose row goes this way had lost its lease before; its next beat writes the row again if nobody has taken
-    its chat.
+    A runner whose row is deleted had lost its lease before; its next beat writes the row again if its chat is still
+    free.
     """
     return len(await conn.fetch(SWEEP))
 
 
 async def delete_leases(conn: Connection, keys: Collection[LeaseKey]) -> None:
-    """Remove the heartbeats of runners that are through. What is gone already is no matter."""
+    """Delete the heartbeats of finished runners. Rows that are already gone are ignored."""
     await conn.execute(DELETE, *_columns(keys))
 
 
 async def release_leases(conn: Connection, keys: Collection[LeaseKey]) -> list[OwnershipHint]:
-    """Let go of all chats at once, at the end of a process. Returns what to publish: the chats that want a new owner.
+    """Release all chats at the end of a process. Returns the hints to publish: the chats that need a new owner.
 
-    No transition: owners stay written, so a commit that is under way still counts unless somebody has taken over.
+    This is no transition: owners stay recorded, so a commit in progress still counts unless the chat was taken over.
     """
     records = await conn.fetch(RELEASE, *_columns(keys))
     return [OwnershipHint(chat_id=record["id"], snapshot_version=record["snapshot_version"]) for record in records]
 
 
 class _NotOurs(Exception):
-    """Rolls the bundle back: no version, no hint."""
+    """Raised to roll the bundle back: no version, no hint."""
 
 
 async def leave(tx: Tx) -> Chat:
-    """Abandon the chat together with its heartbeat row, so that no trace of the runner is left behind its commit."""
+    """Abandon the chat together with its heartbeat row, so that no trace of the runner is left after the commit."""
     runner_id = tx.chat.runner_id
     chat = await abandon(tx)
     assert runner_id is not None, "`abandon` refuses a chat that nobody owns"
@@ -144,9 +144,9 @@ async def leave(tx: Tx) -> Chat:
 
 
 async def try_abandon(machine: Machine, chat_id: UUID, *, worker_id: UUID, runner_id: UUID) -> Chat | None:
-    """Leave the chat if this runner still owns it, whatever it does meanwhile; else change nothing and return None.
+    """Abandon the chat if this runner still owns it, in any state; else change nothing and return None.
 
-    For a chat that was acquired and that nobody is going to drive. An archived one may be left as well.
+    For a chat that was acquired but will not be driven. An archived chat may be abandoned as well.
     """
 
     async def run(bundle: Bundle) -> Chat:

@@ -1,8 +1,8 @@
-"""The locking protocol: how a bundle of transitions takes a chat, commits, and is announced.
+"""The locking protocol: a bundle of transitions locks chats, commits, and publishes hints.
 
-One bundle is one database transaction. It may open several chats (root first, then members), allocates one
-version per chat, and publishes one hint per chat after the commit. Callbacks may run more than once (deadlocks and
-lock timeouts are retried), so they must be free of outside effects: no HTTP, model, tool or pubsub call inside.
+One bundle is one database transaction. It may open several chats (root first, then members), allocates one version per
+chat, and publishes one hint per chat after the commit. Callbacks may run more than once (deadlocks and lock timeouts
+are retried), so they must have no outside effects: no HTTP, model, tool or pubsub call inside.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ POOL_TIMEOUT_SECONDS = 30.0
 
 # 40P01 deadlock, 40001 serialization failure, 55P03 lock timeout: the bundle did nothing and may run again.
 _RETRYABLE = frozenset({"40P01", "40001", "55P03"})
-# Our own guards, CHECK violations, and statements after a swallowed error: the caller's code is wrong, not the user.
+# Our own guards, CHECK violations, and statements after a swallowed error: a bug in the caller's code.
 _BUGS = frozenset({"RK001", "RK002", "23514", "25P02"})
 
-# The connection is gone, the server is going down, or it cancelled a statement that took too long. InternalClientError
-# is what a statement meets that was sent between the server's farewell and the end of the connection.
+# The connection is lost, the server is shutting down, or it canceled a statement that took too long. asyncpg raises
+# InternalClientError for a statement sent between the server's shutdown notice and the end of the connection.
 _LOST = (asyncpg.PostgresConnectionError, asyncpg.OperatorInterventionError, asyncpg.InternalClientError)
 
-# What a caller can get wrong by naming rows that do not exist, by the foreign key that notices.
+# Errors of callers that name missing rows, by the foreign key that detects them.
 _MODEL = ("model_config_id", "There is no such model. Choose another one.")
 _UNKNOWN_ROWS = {
     "chats_last_model_config_id_fkey": _MODEL,
@@ -55,13 +55,14 @@ _UNKNOWN_ROWS = {
     "chats_owner_id_fkey": ("owner_id", "There is no such user. The account may have been deleted."),
 }
 
-# Holds the planner to the indexes: it cannot guess how short a turn is, nor, by statistics of yesterday, how many
-# messages people see, and would otherwise read a chat's whole history, or everybody's, to find its end.
+# Keeps the planner on the indexes: it cannot estimate how short a turn is, nor, from old statistics, how many messages
+# are visible, and would otherwise read a chat's whole history, or all users', to find its end.
 BY_INDEX = "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off"
-# One round trip opens the transaction, bounds every wait in it, and chooses the indexes.
+# One round trip opens the transaction, bounds every wait in it, and sets the planner options.
 _BEGIN = f"BEGIN; SET LOCAL lock_timeout = '5s'; SET LOCAL statement_timeout = '15s'; {BY_INDEX}"
-# For what nobody was promised and what can be done again: COMMIT does not wait for the disk. A crash of PostgreSQL, not
-# of this process, may undo it and everything after it; a later commit that does wait makes it durable as well.
+# For changes that were not promised to a user and can be repeated: COMMIT does not wait for the disk. A crash of
+# PostgreSQL, not of this process, may undo them and everything after them; a later commit that does wait makes them
+# durable.
 _BEGIN_LAZY = f"{_BEGIN}; SET LOCAL synchronous_commit = off"
 _BEGIN_READ = f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {BY_INDEX}"
 
@@ -73,27 +74,27 @@ _log = log.get_logger("store.machine")
 
 
 class Publisher(Protocol):
-    """Takes hints after a commit. Never blocks; what it raises is logged and forgotten."""
+    """Accepts hints after a commit. Never blocks; its errors are logged and ignored."""
 
     def publish(self, hints: Sequence[Hint]) -> None: ...
 
 
 class View(msgspec.Struct, frozen=True):
-    """A chat as one consistent snapshot shows it, or as a plain lock holds it."""
+    """A chat in a consistent snapshot, or under a plain lock."""
 
     conn: Connection
     chat: Chat
 
 
 class Landed(msgspec.Struct, frozen=True):
-    """The chat as a statement left it, and what else its row says."""
+    """The chat after a single statement, and the other columns of its row."""
 
     chat: Chat
     rest: tuple[Any, ...]
 
 
 class Machine:
-    """Runs bundles on a pool. Cheap; keeps nothing between calls."""
+    """Runs bundles on a pool. Cheap to create; keeps nothing between calls."""
 
     __slots__ = ("_clock", "_pool", "_publisher", "_rng")
 
@@ -116,10 +117,10 @@ class Machine:
     async def bundle(self, fn: Callable[[Bundle], Awaitable[T]], *, lazily: bool = False) -> T:
         """Run `fn` in one transaction, commit, publish. On any error nothing is changed and nothing published.
 
-        `lazily`, the commit does not wait for the disk: for a worker's own book-keeping, which it can do again.
+        With `lazily`, the commit does not wait for the disk: for a worker's own book-keeping, which can be repeated.
 
-        Cancelling before the COMMIT is sent rolls back. Once it is sent the commit is waited for and announced, and
-        only then is the cancellation passed on: what is committed is never unannounced.
+        Cancelling before the COMMIT is sent rolls back. Once it is sent, the commit is awaited and published before the
+        cancellation is passed on, so every commit is published.
         """
         attempt = 0
         while True:
@@ -140,18 +141,18 @@ class Machine:
             finally:
                 bundle.close()
             cancelled = await _commit(conn)
-            # Before anything is awaited, the return of the connection included: a cancellation that strikes there
-            # would leave the commit unannounced.
+            # Before any await, including the return of the connection: a cancellation there would leave the commit
+            # unpublished.
             self._publish(hints)
         if cancelled is not None:
             try:
                 raise cancelled
             finally:
-                cancelled = None  # the error knows this frame: knowing each other, they would outlive the task
+                cancelled = None  # the error refers to this frame: a cycle would outlive the task
         return result
 
     async def _before_retry(self, error: asyncpg.PostgresError, attempt: int) -> None:
-        """Wait where trying again may help; else raise the error as what it means."""
+        """Wait if a retry may help; else raise the error as what it means."""
         if error.sqlstate not in _RETRYABLE:
             _drop_detail(error)
             if (judged := _judged(error)) is not None:
@@ -171,7 +172,7 @@ class Machine:
     async def lock(self, chat_id: UUID, fn: Callable[[View], Awaitable[T]]) -> T:
         """Hold the row lock, without a version and without a hint: for read-then-act on files or metadata.
 
-        Like a bundle it is tried again when only the lock was in the way.
+        Like a bundle, it is retried if only the lock was in the way.
         """
         attempt = 0
         while True:
@@ -183,7 +184,7 @@ class Machine:
 
     async def _try_lock(self, chat_id: UUID, fn: Callable[[View], Awaitable[T]]) -> T:
         async with _Transaction(self._pool, _BEGIN) as conn:
-            # Two statements: one that waits for the lock would see the lease as it was before the wait.
+            # Two statements: a single one that waits for the lock would see the lease as it was before the wait.
             await conn.execute(_LOCK, chat_id)
             result = await fn(await _view(conn, chat_id))
             cancelled = await _commit(conn)
@@ -191,25 +192,28 @@ class Machine:
             try:
                 raise cancelled
             finally:
-                cancelled = None  # the error knows this frame: knowing each other, they would outlive the task
+                cancelled = None  # the error refers to this frame: a cycle would outlive the task
         return result
 
     async def read(self, chat_id: UUID, fn: Callable[[View], Awaitable[T]]) -> T:
-        """One consistent view that blocks nobody. Correctness of what follows comes from the fence at commit."""
+        """Return one consistent view without blocking others. The fence at commit ensures the correctness of what
+        follows.
+        """
 
         async def run(conn: Connection) -> T:
             return await fn(await _view(conn, chat_id))
 
         return await self.snapshot(run)
 
-    async def at_once(
+    async def run_statement(
         self, transition: Transition, statement: str, *args: object, status_before: Status | None = None
     ) -> Landed | None:
-        """Run a statement that is a whole bundle: it locks, allocates the version and changes, and commits by itself.
+        """Run a statement that is a whole bundle: it locks, allocates the version, changes the chat, and is its own
+        transaction.
 
-        Its row begins with the chat's columns. It leaves the chat in the state it found, but for a status that was
-        `status_before`. None when its conditions do not hold, or the lock was in the way: then nothing has happened. As
-        for a bundle, what is committed is announced before a cancellation is passed on.
+        Its row begins with the chat's columns. The chat's state is unchanged, except for a status that was
+        `status_before`. Returns None if the statement's conditions do not hold or the lock is taken; then nothing has
+        changed. As for a bundle, a commit is published before a cancellation is passed on.
         """
         async with _Borrowed(self._pool) as conn:
             run = Unbroken(conn.fetchrow(statement, *args, timeout=COMMIT_TIMEOUT_SECONDS).__await__())
@@ -245,19 +249,19 @@ class Machine:
         return landed
 
     async def peek(self, chat_id: UUID) -> Chat:
-        """The row alone, in one round trip: one statement is a snapshot of its own. It does not say who drives it."""
+        """Return the row alone, in one round trip: one statement is its own snapshot. Leases are not included."""
         records = await self.fetch(PEEK_CHAT, chat_id)
         if not records:
             raise ChatNotFound(ChatId(chat_id))
         return Chat(*records[0])
 
     async def fetch(self, statement: str, *args: object) -> list[asyncpg.Record]:
-        """The answer to one statement, which is a snapshot of its own and chooses its indexes itself."""
+        """Return the rows of one statement, which is its own snapshot and chooses its indexes itself."""
         async with _Borrowed(self._pool) as conn:
             return await conn.fetch(statement, *args)
 
     async def snapshot(self, fn: Callable[[Connection], Awaitable[T]]) -> T:
-        """Like `read`, for those who read the chat together with something else."""
+        """Run `fn` in a snapshot like `read`, for callers that read the chat together with other rows."""
         attempt = 0
         while True:
             try:
@@ -300,7 +304,7 @@ class ChatMachine:
 class _Borrowed:
     """A connection of the pool, for `async with`.
 
-    What the database fails to do becomes `DatabaseUnavailable`; errors of the body's own pass as they are.
+    Database failures become `DatabaseUnavailable`; errors of the body pass unchanged.
     """
 
     __slots__ = ("_conn", "_pool")
@@ -312,7 +316,7 @@ class _Borrowed:
         try:
             conn = self._conn = await Within(POOL_TIMEOUT_SECONDS, self._pool.acquire().__await__())
         except (OSError, asyncpg.TooManyConnectionsError, asyncpg.InterfaceError, *_LOST) as error:
-            # What the subclasses of InterfaceError report are our mistakes; itself it means a pool that is closing.
+            # Subclasses of InterfaceError report our mistakes; the class itself means that the pool is closing.
             if isinstance(error, asyncpg.InterfaceError) and type(error) is not asyncpg.InterfaceError:
                 raise
             raise _unavailable(error) from error
@@ -329,7 +333,7 @@ class _Borrowed:
         try:
             await self._pool.release(self._conn)
         except Exception as error:
-            # The pool gives such a connection up. What was done is done, and what failed is about to be raised.
+            # The pool discards such a connection. The work is done, or its error is about to be raised.
             _log.warning("release_failed", error=str(error))
 
 
@@ -364,9 +368,9 @@ class _Transaction(_Borrowed):
 
 
 def _is_lost(error: BaseException, conn: Connection) -> bool:
-    """Whether the database is to blame, asked once the rollback has shown what the connection is good for.
+    """Return whether the database is at fault, decided after the rollback has shown the state of the connection.
 
-    A body may raise timeouts and misuse of the driver as well; they are the database's if the connection is dead.
+    A body may also raise timeouts and misuse of the driver; they are the database's fault if the connection is dead.
     """
     if isinstance(error, _LOST):
         return True
@@ -377,7 +381,7 @@ def _is_dead(conn: Connection) -> bool:
     try:
         return conn.is_closed()
     except asyncpg.InterfaceError:
-        return True  # it went back to its pool by itself, as broken ones do
+        return True  # returned to its pool already, as broken connections are
 
 
 def _unavailable(error: BaseException) -> DatabaseUnavailable:
@@ -386,7 +390,7 @@ def _unavailable(error: BaseException) -> DatabaseUnavailable:
 
 
 def _judged(error: asyncpg.PostgresError) -> Exception | None:
-    """An error of the database as what it says about its caller: a bug, a wrong input, or nothing in particular."""
+    """Return the error that the caller should see: a bug, a wrong input, or None for neither."""
     if error.sqlstate in _BUGS:
         return InvariantViolation(str(error))
     if isinstance(error, asyncpg.ForeignKeyViolationError) and error.constraint_name in _UNKNOWN_ROWS:
@@ -395,7 +399,7 @@ def _judged(error: asyncpg.PostgresError) -> Exception | None:
 
 
 def _drop_detail(error: BaseException) -> None:
-    """The detail of a violation quotes the row, with what people wrote in it. No log may get that."""
+    """Remove the detail of a violation: it quotes the row with users' content, which must not be logged."""
     if isinstance(error, asyncpg.PostgresError):
         error.detail = None
 
@@ -408,9 +412,9 @@ async def _view(conn: Connection, chat_id: UUID) -> View:
 
 
 async def _commit(conn: Connection) -> asyncio.CancelledError | None:
-    """Send COMMIT and see it through. Returns the cancellation that arrived meanwhile, for the caller to pass on.
+    """Send COMMIT and await its outcome. Returns a cancellation that arrived meanwhile, for the caller to pass on.
 
-    Cancelling a task inside asyncpg's COMMIT could roll it back or not, unseen.
+    Cancelling a task inside asyncpg's COMMIT could leave the outcome unknown.
     """
     commit = Unbroken(conn.execute("COMMIT", timeout=COMMIT_TIMEOUT_SECONDS).__await__())
     try:
@@ -418,7 +422,7 @@ async def _commit(conn: Connection) -> asyncio.CancelledError | None:
     except Exception as error:
         if commit.cancelled is None:
             raise
-        # Nobody waits for the failure any more; least of all may it start the bundle again.
+        # The caller was cancelled, so the failure is dropped; it must not restart the bundle.
         _drop_detail(error)
         _log.warning("commit_failed", error=str(error))
         raise commit.cancelled from error
@@ -429,7 +433,7 @@ async def _answer(commit: Unbroken[T]) -> T:
     try:
         return await commit
     except asyncpg.PostgresError as error:
-        # 08*: connection trouble, 57P*: the server is going down. It may have committed before it said so.
+        # 08*: connection trouble, 57P*: the server is shutting down. It may have committed before the error.
         if error.sqlstate and error.sqlstate[:3] in {"57P", "080"}:
             raise CommitOutcomeUnknown("The database went away during the commit.") from error
         raise
@@ -444,7 +448,7 @@ def _check_committed(tag: str) -> None:
 
 
 async def _roll_back(conn: Connection) -> None:
-    """End the transaction of a failed bundle; a connection that cannot is thrown away.
+    """Roll back the transaction of a failed bundle; a connection that cannot is discarded.
 
     Raises nothing but a cancellation: the caller is about to raise the error that matters.
     """
@@ -452,7 +456,7 @@ async def _roll_back(conn: Connection) -> None:
         if not conn.is_closed():
             await conn.execute("ROLLBACK", timeout=COMMIT_TIMEOUT_SECONDS)
     except BaseException as error:
-        # A broken connection goes back to its pool by itself, and then refuses every call.
+        # A broken connection has returned to its pool already, and then refuses every call.
         with contextlib.suppress(asyncpg.InterfaceError):
             conn.terminate()
         if not isinstance(error, Exception):

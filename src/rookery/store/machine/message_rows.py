@@ -1,4 +1,4 @@
-"""Message rows: in the form they are stored in, and how they are inserted.
+"""Message rows in stored form, and their insertion.
 
 Everything here runs inside a bundle, under the chat's lock, before the transition's one closing UPDATE.
 """
@@ -57,7 +57,7 @@ _INSERT_ALWAYS = INSERT_MESSAGE.format(condition="true")
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """A message in the form it is stored in: content encoded, files named."""
+    """A message in stored form: content encoded, files named."""
 
     role: Role
     content: str
@@ -88,7 +88,7 @@ def row_of(message: NewMessage) -> Row:
 
 
 def user_row(message: NewQueuedMessage) -> Row:
-    """A sent message that goes straight into the history."""
+    """Return the row of a sent message that goes straight into the history."""
     return Row(
         role=Role.USER,
         content=parts.encode(message.content),
@@ -101,7 +101,7 @@ def user_row(message: NewQueuedMessage) -> Row:
 
 
 def promoted_row(queued: QueuedMessage) -> Row:
-    """A queue row on its way into the history: everything but the id is kept. Its files are linked already."""
+    """Return the history row of a queued message: everything but the id is kept. Its files are linked already."""
     return Row(
         role=Role.USER,
         content=queued.content,
@@ -159,8 +159,8 @@ def arguments(chat_id: ChatId, row: Row) -> tuple[object, ...]:
     )
     if row.figures is None:
         return plain
-    # Unknown and zero are NULL: a provider that reports nothing must not look like one that used nothing. Not so the
-    # cost: nothing to pay is a price, NULL is none.
+    # Unknown and zero are NULL: a provider that reports nothing must not look like one that used nothing. The cost is
+    # an exception: zero is a price, NULL is unknown.
     figures = [value or None for value in msgspec.structs.astuple(row.figures)]
     figures[_COST] = row.figures.cost_micros
     return (*plain, *figures)
@@ -170,7 +170,7 @@ def message_of(chat: Chat, row: Row, message_id: MessageId, created_at: datetime
     return Message(
         message_id,
         chat.id,
-        chat.snapshot_version,  # what the trigger gave it
+        chat.snapshot_version,  # set by the trigger
         row.role,
         row.visibility,
         row.compressed,
@@ -194,7 +194,9 @@ def closures(
     note: str | None = None,
     created_by: UUID | None = None,
 ) -> list[Row]:
-    """A synthetic result for each call. The model is the chat's, unless rows of this transition name a later one."""
+    """Return a synthetic result for each call. The model is the chat's, unless rows of this transition name a later
+    one.
+    """
     model, at = model_config_id or tx.chat.last_model_config_id, tx.clock.now()
     return [
         row_of(tool_calls.closure(call, reason, model_config_id=model, at=at, note=note, created_by=created_by))
@@ -203,12 +205,12 @@ def closures(
 
 
 def starts_turn(row: Row) -> bool:
-    """Whether the row is a word of the user that people can see; every call before it has to be answered."""
+    """Return whether the row is a visible user message; every call before it has to be answered."""
     return row.role is Role.USER and not row.compressed and row.visibility is not Visibility.MODEL
 
 
 def answering(tx: Tx, rows: Iterable[Row], reason: CloseReason, *, open_before: Sequence[OpenCall] = ()) -> list[Row]:
-    """The rows to insert, with a closure before each user row for every call that is open there.
+    """Return the rows to insert, with a closure before each user row for every call that is open there.
 
     `open_before` are the calls that the history leaves open; results among the rows answer them, too.
     """

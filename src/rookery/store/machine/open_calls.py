@@ -1,4 +1,4 @@
-"""Which tool calls of the current turn are open, read from the history."""
+"""The open tool calls of the current turn, read from the history."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rookery.telemetry import log
 
 _log = log.get_logger("store.machine")
 
-# The turn: live rows after the last live user row that people can see. The range of one chat, ordered by it, keeps the
-# planner from walking the primary key backward through everybody's rows (store/chats/messages.py says when it would).
-# Roles are excluded, not listed, and the order is asked for, so that messages_live serves the range, not messages_role.
+# The turn: live rows after the last live visible user row. The range of one chat, ordered by it, keeps the planner from
+# walking the primary key backward through all users' rows (store/chats/messages.py explains when it would). Roles are
+# excluded, not listed, and the order is requested, so that messages_live serves the range, not messages_role.
 _IN_TURN = """
            m.chat_id >= $1 AND m.chat_id <= $1
        AND NOT m.deleted
@@ -45,9 +45,9 @@ TURN_CALLS = f"""
      ORDER BY m.chat_id, m.id
 """
 
-# True only when `toolcalls.open_calls` would find nothing. It may be false for nothing (calls the provider executes,
-# rows that cannot be read: one damaged part takes the results beside it away); then the calls are looked at one by one.
-# It saves the common case a round trip.
+# True only if `tool_calls.open_calls` would find nothing. It may be false unnecessarily (calls the provider executes,
+# unreadable rows: one damaged part hides the results beside it); then the calls are checked one by one. It saves a
+# round trip in the common case.
 NOTHING_OPEN = f"""
     NOT EXISTS (
       WITH turn AS (
@@ -83,7 +83,7 @@ _ASKED = "SELECT token FROM chat_approvals WHERE chat_id = $1 AND approved_at IS
 
 
 async def turn_calls(tx: Tx) -> tuple[OpenCall, ...]:
-    """All open calls of the current turn."""
+    """Return all open calls of the current turn."""
     records = await tx.conn.fetch(TURN_CALLS, tx.chat.id)
     return tool_calls.open_calls(
         (CallRow(*record) for record in records),
@@ -92,7 +92,7 @@ async def turn_calls(tx: Tx) -> tuple[OpenCall, ...]:
 
 
 async def dynamic_calls(tx: Tx) -> tuple[OpenCall, ...]:
-    """The open calls that a client executes."""
+    """Return the open calls that a client executes."""
     calls = await turn_calls(tx)
     if not calls:
         return ()
@@ -101,6 +101,6 @@ async def dynamic_calls(tx: Tx) -> tuple[OpenCall, ...]:
 
 
 async def asked_calls(tx: Tx) -> tuple[OpenCall, ...]:
-    """The open calls that a person is being asked about."""
+    """Return the open calls that wait for a user's approval."""
     asked = {record[0] for record in await tx.conn.fetch(_ASKED, tx.chat.id)}
     return tool_calls.select_by_token(await turn_calls(tx), asked, chat_id=tx.chat.id) if asked else ()

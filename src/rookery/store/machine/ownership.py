@@ -1,4 +1,4 @@
-"""Who drives a chat: finding candidates, acquiring, keeping the lease, abandoning.
+"""Ownership of chats: listing candidates, acquiring, renewing leases, abandoning.
 
 Ownership is orthogonal to the execution state: nothing here changes what the chat is doing.
 """
@@ -36,8 +36,8 @@ _ACQUIRE = f"""
     RETURNING {CHAT_COLUMNS_AT_BEAT}
 """
 
-# The join is what tells a lost lease: a pair that somebody else has taken, or whose chat is gone, does not come back.
-# It also keeps one deleted chat from failing the beat of all others by its foreign key.
+# The join detects a lost lease: a pair that was taken over, or whose chat is gone, is not returned. It also keeps one
+# deleted chat from failing the beat of all others by its foreign key.
 _RENEW = """
     INSERT INTO chat_heartbeats (chat_id, runner_id, heartbeat_at)
     SELECT c.id, c.runner_id, clock_timestamp()
@@ -46,11 +46,11 @@ _RENEW = """
         ON CONFLICT (chat_id, runner_id) DO UPDATE SET heartbeat_at = excluded.heartbeat_at
     RETURNING chat_id, runner_id
 """
-# Chosen: each further try needs yet another chat that is deleted at that very moment.
+# Chosen: each further try needs another chat that is deleted at the same moment.
 _RENEW_TRIES = 3
 
-# How many chats each owner has at work, by pool. From the side of the heartbeats, which are few: seen from the chats, a
-# backlog would have to be walked.
+# How many working chats each owner has, by pool. From the side of the heartbeats, which are few: from the side of the
+# chats, a backlog would have to be walked.
 _HELD = """
     SELECT c.owner_id, c.parent_chat_id IS NULL AS is_root, count(*) AS chats
       FROM chat_heartbeats h
@@ -60,11 +60,11 @@ _HELD = """
      GROUP BY 1, 2
 """
 
-# The owners of a partition are found one by one, each by one step down the index, and each gives its oldest few: a
-# backlog is never ranked as a whole, and one owner's cannot hide the first chat of another. The partitions are limited
-# by themselves, so one full pool cannot hide the other. The predicates are literals: only so do they match the partial
-# index chats_acquire. IS TRUE and IS FALSE, because PostgreSQL turns "= false" into IS NOT NULL, which is no column of
-# that index.
+# The owners of a partition are found one by one, each by one descent of the index, and each contributes its oldest few:
+# a backlog is never ranked as a whole, and one owner's backlog cannot hide the first chat of another. Each partition
+# has its own limit, so one full pool cannot hide the other. The predicates are literals, because only then do they
+# match the partial index chats_acquire. IS TRUE and IS FALSE, because PostgreSQL turns "= false" into IS NOT NULL,
+# which is not a column of that index.
 OWNERS = """
           (SELECT c.owner_id
              FROM chats c
@@ -122,7 +122,7 @@ _HAS_PEERS = "SELECT EXISTS (SELECT FROM replicas WHERE id <> $1)"
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A chat that looked free when it was listed; `try_acquire` looks again under its lock."""
+    """A chat that looked free when it was listed; `try_acquire` checks again under its lock."""
 
     chat_id: ChatId
     status: str
@@ -131,10 +131,10 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 async def list_candidates(conn: Connection, limit: int) -> list[Candidate]:
-    """Runnable chats without a lease, at most `limit` of each status and pool.
+    """List runnable chats without a lease, at most `limit` of each status and pool.
 
-    By status; inside each status roots and subagents take turns; inside each of these the owners take turns, those who
-    have the fewest chats at work first, and inside one owner the oldest is first.
+    Ordered by status; inside each status roots and subagents alternate; inside each of these the owners alternate,
+    those with the fewest working chats first, and inside one owner the oldest is first.
     """
     partitions: dict[tuple[str, bool], list[Candidate]] = {}
     records = await conn.fetch(LIST_CANDIDATES, limit)
@@ -149,7 +149,7 @@ async def list_candidates(conn: Connection, limit: int) -> list[Candidate]:
 
 
 async def has_peers(conn: Connection, worker_id: UUID) -> bool:
-    """Whether there is another replica that may take chats too."""
+    """Return whether there is another replica that may take chats, too."""
     found: bool = await conn.fetchval(_HAS_PEERS, worker_id)
     return found
 
@@ -164,7 +164,9 @@ def _take_turns(roots: list[Candidate], children: list[Candidate]) -> list[Candi
 
 @transition
 async def acquire(tx: Tx, *, worker_id: UUID, runner_id: UUID) -> Chat:
-    """Take the chat, whoever had it, with a fresh lease. The caller has checked under the lock that it may."""
+    """Take the chat, whatever its former owner, with a fresh lease. The caller has checked under the lock that
+    it may.
+    """
     tx.require(Transition.ACQUIRE)
     await tx.settle_by(Transition.ACQUIRE, _ACQUIRE, tx.chat.id, worker_id, runner_id)
     tx.acquired = True
@@ -175,18 +177,18 @@ LeaseKey: TypeAlias = tuple[UUID, UUID]
 
 
 async def renew_leases(conn: Connection, keys: Collection[LeaseKey]) -> set[LeaseKey]:
-    """One beat for all runners, given as (chat id, runner id). Returns the keys still held; the others are lost.
+    """Renew the leases of all runners, given as (chat id, runner id). Returns the keys still held; the others are lost.
 
-    Touches no chat, moves no version and tells nobody. A lease that ran out, or whose row is gone, is renewed as long
-    as nobody else has taken the chat. A takeover that is not committed yet is not seen: the next beat sees it, and
-    the fence stops whatever the old runner commits until then.
+    Touches no chat, moves no version and publishes nothing. An expired lease, or one whose row is gone, is renewed
+    unless the chat was taken over. An uncommitted takeover is not seen: the next beat sees it, and the fence stops
+    commits of the old runner until then.
     """
     chat_ids, runner_ids = [chat_id for chat_id, _ in keys], [runner_id for _, runner_id in keys]
     for attempt in range(1, _RENEW_TRIES + 1):
         try:
             records = await conn.fetch(_RENEW, chat_ids, runner_ids)
         except (asyncpg.ForeignKeyViolationError, asyncpg.DeadlockDetectedError):
-            # A chat was deleted after the join saw it, or is being deleted. The next look does not see it any more.
+            # A chat was deleted after the join saw it, or is being deleted. The next try does not see it any more.
             if attempt == _RENEW_TRIES:
                 raise
         else:
@@ -196,7 +198,7 @@ async def renew_leases(conn: Connection, keys: Collection[LeaseKey]) -> set[Leas
 
 @transition
 async def abandon(tx: Tx) -> Chat:
-    """Let go of the chat. The heartbeat row is the runner's to delete, or the sweeper's."""
+    """Release the chat. The runner or the sweeper deletes the heartbeat row."""
     source = tx.require(Transition.ABANDON)
     if tx.chat.runner_id is None:
         raise TransitionNotAllowed(Transition.ABANDON, source, "Nobody owns this chat.", cause="not_owned")
@@ -205,14 +207,14 @@ async def abandon(tx: Tx) -> Chat:
 
 
 class Takeover(StrEnum):
-    """Why a chat that somebody had is free: the process is gone, or it lives and its lease ran out or was let go."""
+    """Why an owned chat is free: its process is gone, or the process lives and its lease expired or was released."""
 
     LOCK_GONE = "lock_gone"
     LEASE = "lease"
 
 
 async def find_takeover(tx: Tx) -> Takeover | None:
-    """What acquiring this chat, which nobody has a lease on, takes over; None when nobody had it."""
+    """Return what acquiring this chat, which has no lease, takes over; None if it had no owner."""
     if tx.chat.worker_id is None:
         return None
     is_there: bool = await tx.conn.fetchval(_IS_REPLICA, tx.chat.worker_id)
@@ -220,7 +222,9 @@ async def find_takeover(tx: Tx) -> Takeover | None:
 
 
 class _NotAcquired(Exception):
-    """Rolls the bundle back: a commit here would raise a hint and wake every worker into the same refusal."""
+    """Raised to roll the bundle back: a commit here would publish a hint and wake every worker into the same
+    refusal.
+    """
 
 
 async def try_acquire(
@@ -233,8 +237,8 @@ async def try_acquire(
 ) -> Chat | None:
     """Acquire a candidate if it is still free and `admit` (capacity) agrees; else leave no trace and return None.
 
-    A row that somebody else has locked is skipped, not waited for: N workers racing for one chat become one winner
-    and N-1 immediate skips, and a user's transition that holds the lock sends its own hint.
+    A row that is locked elsewhere is skipped, not waited for: N workers racing for one chat become one winner and N-1
+    immediate skips, and a user's transition that holds the lock publishes its own hint.
     """
 
     async def run(bundle: Bundle) -> Chat:
@@ -246,7 +250,7 @@ async def try_acquire(
         return await acquire(tx, worker_id=worker_id, runner_id=runner_id)
 
     try:
-        # Lost with a crash of the database, it was never done: the fence of whoever believes in it fails.
+        # If a crash of the database loses it, it never happened: the fence of its runner fails.
         return await machine.bundle(run, lazily=True)
     except _NotAcquired:
         return None

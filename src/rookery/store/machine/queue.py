@@ -1,7 +1,7 @@
-"""The backlog: deleting, clearing, editing, reordering and promoting queued messages.
+"""The queue's transitions: deleting, clearing, editing, reordering and promoting queued messages.
 
-There is no edit lock and no paused state: a row promoted while someone edits it is gone, and an editor never holds
-up a chat. None of these but `promote_queued_message` moves `updated_at`.
+There is no edit lock and no paused state: a row promoted while a user edits it is gone, and an editor never holds up a
+chat. Of these only `promote_queued_message` moves `updated_at`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ _MOVE_TO_HEAD = f"""
 
 
 class Promoted(msgspec.Struct, frozen=True):
-    """`inserted` holds closures and then the message, when it went into the history at once."""
+    """The effect of a promotion. `inserted` holds closures and then the message, if it entered the history
+    immediately.
+    """
 
     queued: QueuedMessage
     inserted: Sequence[Message] = ()
@@ -81,7 +83,7 @@ async def edit_queued_message(
     model_config_id: UUID | None = None,
     reasoning_effort: Effort | UnsetType | None = UNSET,
 ) -> QueuedMessage:
-    """Replace the content, and model and effort where given, in place; None is no effort. Files are linked at once."""
+    """Replace the content, and model and effort if given, in place; None is no effort. Files are linked immediately."""
     tx.require(Transition.EDIT_QUEUED_MESSAGE)
     queue_rows.require_id(queued_id)
     if named := parts.file_ids(content):
@@ -105,7 +107,7 @@ async def edit_queued_message(
 
 @transition
 async def reorder_queue(tx: Tx, queued_ids: Sequence[QueuedMessageId]) -> list[QueuedMessage]:
-    """Give the queue a new order, which must name exactly the rows that are in it now."""
+    """Reorder the queue. The order must name exactly the rows that are in it now."""
     tx.require(Transition.REORDER_QUEUE)
     queue = await queue_rows.list_queue(tx)
     current = [row.id for row in queue]
@@ -120,7 +122,7 @@ async def reorder_queue(tx: Tx, queued_ids: Sequence[QueuedMessageId]) -> list[Q
 
 @transition
 async def promote_queued_message(tx: Tx, queued_id: QueuedMessageId) -> Promoted:
-    """Let a queued message be the next one: at once when nothing runs, else by interrupting what does."""
+    """Make a queued message the next one: immediately if nothing runs, else by interrupting."""
     source = tx.require(Transition.PROMOTE_QUEUED_MESSAGE)
     if source in (State.E1, State.A1):
         queued = await queue_rows.delete_queued(tx, queued_id)

@@ -1,4 +1,4 @@
-"""The rows of the queue. Order everywhere: `position`, then `id`."""
+"""The rows of the queue, always ordered by `position`, then `id`."""
 
 from __future__ import annotations
 
@@ -71,12 +71,14 @@ def require_room(tx: Tx) -> None:
 
 
 async def append(tx: Tx, message: NewQueuedMessage, *, steer: bool = False) -> QueuedMessage:
-    """Put a message at the end of the queue. The caller has made sure that there is room."""
+    """Append a message to the queue. The caller has checked that there is room."""
     return await _insert(tx, _APPEND, message, steer=steer)
 
 
 async def prepend(tx: Tx, message: NewQueuedMessage) -> QueuedMessage:
-    """Put a message at the head of the queue; the others keep their order. The caller has made sure of room."""
+    """Put a message at the head of the queue; the others keep their order. The caller has checked that there is
+    room.
+    """
     return await _insert(tx, _PREPEND, message, steer=False)
 
 
@@ -105,14 +107,14 @@ async def pop_head(tx: Tx) -> QueuedMessage:
 
 
 async def pop_steering(tx: Tx) -> list[QueuedMessage]:
-    """Take every steering row out of the queue, in queue order, unless a call is still open."""
+    """Remove every steering row from the queue, in queue order, unless a call is still open."""
     if not await tx.conn.fetchval(_HAS_STEERING, tx.chat.id) or await open_calls.turn_calls(tx):
         return []
     return in_queue_order(queued_of(record) for record in await tx.conn.fetch(_DELETE_STEERING, tx.chat.id))
 
 
 def require_id(queued_id: QueuedMessageId) -> None:
-    """A number that no row can have is of no row; the database would call it an error of its own."""
+    """Refuse an id that no row can have, which would be a database error."""
     if not is_id(queued_id):
         raise QueuedMessageNotFound(queued_id)
 

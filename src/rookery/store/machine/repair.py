@@ -1,4 +1,4 @@
-"""Getting a chat out of a state that should not exist (a restore, manual SQL, a status of a future version)."""
+"""Repair of a chat in an invalid state (after a restore, manual SQL, or with a status of a future version)."""
 
 from __future__ import annotations
 

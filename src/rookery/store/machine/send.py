@@ -19,9 +19,9 @@ _FIND_QUEUED = f"SELECT {queue_rows.QUEUE_COLUMNS} FROM chat_queued_messages WHE
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """What a send did. `inserted` holds the closures too: clients that resume by id must get them.
+    """The effect of a send. `inserted` includes the closures: clients that resume by id must get them.
 
-    `repeats` is set when a message with this client id is in the history already: nothing was written.
+    `repeats` is set if a message with this client id is already in the history: nothing was written.
     """
 
     inserted: Sequence[Message] = ()
@@ -31,10 +31,10 @@ class Sent(msgspec.Struct, frozen=True):
 
 @transition
 async def send_message(tx: Tx, message: NewQueuedMessage, busy: BusyBehavior) -> Sent:
-    """Insert the message when the chat is idle; queue it, or interrupt with it, when it is busy.
+    """Insert the message if the chat is idle; queue it, or interrupt with it, if it is busy.
 
-    A message that interrupts runs next: at once where nothing has to be stopped, else from the head of the queue.
-    A message whose `client_id` is known already is not sent again, whatever state the chat is in by now.
+    A message that interrupts runs next: immediately if nothing has to be stopped, else from the head of the queue. A
+    message whose `client_id` is known is not sent again, whatever state the chat is in by now.
     """
     if message.client_id is not None and (first := await find_sent(tx.conn, tx.chat.id, client_id=message.client_id)):
         return first
@@ -53,7 +53,7 @@ async def send_message(tx: Tx, message: NewQueuedMessage, busy: BusyBehavior) ->
 
 
 async def find_sent(conn: Connection, chat_id: ChatId, *, client_id: str) -> Sent | None:
-    """What became of the message with this client id, if one was sent."""
+    """Return the effect of the message with this client id, if one was sent."""
     if (message_id := await conn.fetchval(_FIND_MESSAGE, chat_id, client_id)) is not None:
         return Sent(repeats=message_id)
     if (record := await conn.fetchrow(_FIND_QUEUED, chat_id, client_id)) is not None:
@@ -66,7 +66,7 @@ async def _insert(tx: Tx, message: NewQueuedMessage, by: Transition, reason: Clo
 
 
 async def _resume_backlog(tx: Tx, message: NewQueuedMessage, busy: BusyBehavior) -> Sent:
-    # Pop before append: a full queue in error still takes the message that will drain it.
+    # Pop before append: a full queue in error still accepts the message that will drain it.
     head = await queue_rows.pop_head(tx)
     queued = await queue_rows.append(tx, message, steer=busy is BusyBehavior.STEER)
     inserted = await settlement.start_turn(

@@ -1,4 +1,4 @@
-"""Closing a transition: the assignments they share, and the ways to insert and settle in one go."""
+"""Closing a transition: shared assignments, and statements that insert and settle together."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from rookery.store.machine.message_rows import Row
 # Fragments of closing UPDATEs.
 TOUCH = "updated_at = clock_timestamp()"
 DROP_COMPACTION = "compaction_requested_at = NULL, compaction_resume = false"
-# A chat at rest makes no further attempt: what was said about the next one is void.
+# A chat at rest makes no further attempt, so its retry state is cleared.
 REST = f"retry_state = NULL, {DROP_COMPACTION}, {TOUCH}"
 CHOOSE_MODEL = "last_model_config_id = $2, last_reasoning_effort = $3"
 RUN = f"status = 'running', last_error = NULL, requires_action_deadline_at = NULL, {DROP_COMPACTION}, {TOUCH}"
 
-# A message and the end of its transition in one round trip. History and attempt are set here, so that the row that
-# comes back is the final one; the trigger, which runs after this statement, finds them right already.
+# A message and the end of its transition in one round trip. History and attempt are set here, so that the returned row
+# is the final one; the trigger, which runs after this statement, finds them already right.
 _INSERT_AND_SETTLE = f"""
       WITH inserted AS ({{insert}})
     UPDATE chats
@@ -42,7 +42,7 @@ _START_TURN = _INSERT_AND_SETTLE.format(
 
 
 def model_choice(tx: Tx, messages: Sequence[Message]) -> tuple[UUID, str | None]:
-    """The chat's model and effort after these rows: the last one given, else what it was."""
+    """Return the chat's model and effort after these rows: the last given, else the current ones."""
     model, effort = tx.chat.last_model_config_id, tx.chat.last_reasoning_effort
     for message in messages:
         model = message.model_config_id or model
@@ -51,7 +51,7 @@ def model_choice(tx: Tx, messages: Sequence[Message]) -> tuple[UUID, str | None]
 
 
 async def insert_settling(tx: Tx, by: Transition, row: Row, assignments: str) -> Message:
-    """Insert one row and close the transition that it is all of."""
+    """Insert one row and close the transition that consists of it."""
     if row.files:
         await files.link_files(tx, row.files)
     record = await tx.settle_by(
@@ -83,6 +83,6 @@ async def start_turn(tx: Tx, by: Transition, row: Row, reason: CloseReason) -> l
 
 
 async def settle_running(tx: Tx, by: Transition, inserted: Sequence[Message]) -> None:
-    """Close a transition after which the chat runs: whatever held it up is gone, and the model choice follows."""
+    """Close a transition after which the chat runs: clear whatever held it up, and apply the model choice."""
     model, effort = model_choice(tx, inserted)
     await tx.settle(by, f"{RUN}, {CHOOSE_MODEL}", model, effort)

@@ -1,9 +1,9 @@
-"""Transitions that are one statement, and that a transaction of its own: a fifth of the round trips of a bundle.
+"""Transitions in a single statement that is its own transaction: a fifth of the round trips of a bundle.
 
-Somebody sends a message; before the first word of the answer a worker takes the chat and counts an attempt. All three
-mostly meet a chat that nobody else is at, and then a statement can say all of it: lock, conditions, version, change.
-Where it finds a reason to do nothing nothing has happened, and the caller goes the long way, by a bundle, which knows
-every case and says why. The worker's do not wait for the disk: nobody was promised anything (docs/decisions/0019).
+They cover the path to the first token: a user sends a message, a worker takes the chat and counts an attempt. All three
+mostly find a chat without contention, and then one statement can lock, check, allocate the version and change it. If
+one of its conditions fails, nothing has happened, and the caller falls back to a bundle, which handles every case and
+reports reasons. The worker's statements do not wait for the disk: they promise nothing to a user (docs/decisions/0019).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _LAZILY = "lazily AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off'
 
 _LIMIT = "(CASE WHEN c.parent_chat_id IS NULL THEN $4::int ELSE $5::int END)"
 _ROOM = HAS_ROOM.format(is_root="(c.parent_chat_id IS NULL)", chat="c.id", owner="c.owner_id", limit=_LIMIT)
-# Only what nobody owns: whether somebody's lease is still good cannot be told by a statement that looked at leases
-# before it had the lock. Slots are counted without the lock of their pool, so only by who is the one replica there is,
-# and takes one chat after the other.
+# Only chats without an owner: a statement that read leases before it had the lock cannot judge them. Slots are counted
+# without the lock of their pool, so this applies only to the single replica of a deployment, which takes one chat at a
+# time.
 _TAKE_FREE = f"""
       WITH {_LAZILY},
            free AS (
@@ -55,7 +55,7 @@ _TAKE_FREE = f"""
     RETURNING {CHAT_COLUMNS_AT_BEAT.replace("id, owner_id", "chats.id, owner_id", 1)}
 """
 
-# The fence is in the condition. It is looked at again where the lock had to be waited for.
+# The fence is in the condition, which is checked again if the statement had to wait for the lock.
 _COUNT_ATTEMPT = f"""
       WITH {_LAZILY}
     UPDATE chats
@@ -73,8 +73,8 @@ _COUNT_ATTEMPT = f"""
 """
 
 
-# A chat at rest whose last turn ended in words: then no call is open. Found by its order and its limit, which leave the
-# planner one index; whoever has called something last is left to the bundle, which looks at every call.
+# A chat at rest whose last turn ended in text: then no call is open. Order and limit leave the planner one index. If
+# the last row has a call, the bundle handles it, because it checks every call.
 _ENDED_IN_WORDS = """
     coalesce((
       SELECT m.role = 'user'
@@ -86,7 +86,7 @@ _ENDED_IN_WORDS = """
        ORDER BY m.chat_id DESC, m.id DESC
        LIMIT 1), true)
 """
-# What other tables and rows say is as old as the snapshot, the locked row may be newer: then this is not the moment.
+# Other tables and rows are as old as the snapshot, but the locked row may be newer; then the condition fails.
 SEND_AT_REST = f"""
       WITH rested AS (
            SELECT c.id
@@ -127,7 +127,7 @@ SEND_AT_REST = f"""
 
 
 class SentAtRest(msgspec.Struct, frozen=True):
-    """The chat that runs now, and the message it runs for."""
+    """The running chat, and the message that started it."""
 
     chat: Chat
     message: Message
@@ -142,14 +142,14 @@ async def send_at_rest(
     busy: BusyBehavior,
     kept: Collection[UUID] = (),
 ) -> SentAtRest | None:
-    """Send to a chat of this owner that rests, and that is all there is to it; None when there may be more.
+    """Send to a chat of this owner that is at rest, if nothing else has to change; else return None.
 
-    The message names its model, or goes on with the one that the chat used last if that is one of those to be `kept`.
-    It has no files: those are linked under the lock.
+    The message names its model, or continues with the chat's last one if that is among `kept`. It has no files: those
+    are linked under the lock.
     """
     row = message_rows.user_row(message)
     assert not row.files, "files are linked by a bundle"
-    landed = await machine.at_once(
+    landed = await machine.run_statement(
         busy.transition,
         SEND_AT_REST,
         *message_rows.arguments(chat_id, row),
@@ -166,8 +166,8 @@ async def send_at_rest(
 async def take_free(
     machine: Machine, chat_id: UUID, *, worker_id: UUID, runner_id: UUID, limits: Limits
 ) -> Chat | None:
-    """Acquire a chat that nobody owns and that capacity has room for; None when that is not certain."""
-    landed = await machine.at_once(
+    """Acquire a chat without an owner if capacity has room for it; None if that is not certain."""
+    landed = await machine.run_statement(
         Transition.ACQUIRE,
         _TAKE_FREE,
         chat_id,
@@ -180,8 +180,8 @@ async def take_free(
 
 
 async def count_attempt(machine: Machine, chat_id: UUID, *, fence: Fence, max_attempts: int) -> Chat | None:
-    """Count an attempt of whoever holds the fence, if there are some left; None when it does not, or there are none."""
-    landed = await machine.at_once(
+    """Count an attempt of the runner that holds the fence; None if the fence fails or no attempt is left."""
+    landed = await machine.run_statement(
         Transition.RECORD_GENERATION_ATTEMPT,
         _COUNT_ATTEMPT,
         chat_id,
