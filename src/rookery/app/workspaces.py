@@ -59,7 +59,7 @@ def runtime(
             ),
             drivers=chosen,
             inventories=local,
-            stats=WorkspaceStats(egress=local[0].doors.stats) if local else WorkspaceStats(),
+            stats=WorkspaceStats(egress=local[0].egress_sockets.stats) if local else WorkspaceStats(),
             shared_folders=settings.workspaces_shared_folders,
             on_ready=on_ready,
             peers=peers,

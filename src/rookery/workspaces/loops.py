@@ -21,7 +21,7 @@ from rookery.workspaces.drivers import startup_notice
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.protocol import DriverError
 from rookery.workspaces.drivers.ssh import SshDriver
-from rookery.workspaces.egress.sockets import KEEP_SECONDS, Doors
+from rookery.workspaces.egress.sockets import KEEP_SECONDS, EgressSockets
 from rookery.workspaces.errors import NoConnection, WorkspaceError
 from rookery.workspaces.file_browser import ChatFolders
 from rookery.workspaces.git import ChatGit
@@ -60,23 +60,26 @@ class WorkspaceRuntime:
                 group.create_task(startup_notice.announce(self.parts.drivers.values()), name="workspace-machine"),
                 group.create_task(self.reconciler.run(), name="workspace-reconciler"),
                 group.create_task(self.reconciler.run_idle(), name="workspace-idle"),
-                *(group.create_task(self._keep(doors), name="workspace-egress") for doors in self._doors()),
+                *(
+                    group.create_task(self._keep(egress_sockets), name="workspace-egress")
+                    for egress_sockets in self._egress_sockets()
+                ),
             ]
         return loops
 
-    def _doors(self) -> list[Doors]:
-        return [driver.doors for driver in self.parts.drivers.values() if isinstance(driver, LocalDriver)]
+    def _egress_sockets(self) -> list[EgressSockets]:
+        return [driver.egress_sockets for driver in self.parts.drivers.values() if isinstance(driver, LocalDriver)]
 
     def add_own_port(self, port: int) -> None:
         """Register a port the server listens on: no exemption lets a workspace reach it."""
-        for doors in self._doors():
-            doors.add_own_port(port)
+        for egress_sockets in self._egress_sockets():
+            egress_sockets.add_own_port(port)
 
-    async def _keep(self, doors: Doors) -> NoReturn:
+    async def _keep(self, egress_sockets: EgressSockets) -> NoReturn:
         """Serve egress. A command serves the workspaces it starts; a server serves all that no other process serves."""
         async for _ in self.parts.clock.ticker(KEEP_SECONDS, "workspace-egress"):
             try:
-                await doors.keep()
+                await egress_sockets.keep()
             except OSError as error:
                 log.warning("egress_not_kept", error=str(error))
             except Exception as error:
@@ -115,8 +118,8 @@ class WorkspaceRuntime:
     async def close(self) -> None:
         await self.watches.close()
         await self.directory.close()
-        for doors in self._doors():
-            await doors.close()
+        for egress_sockets in self._egress_sockets():
+            await egress_sockets.close()
         for driver in self.parts.drivers.values():
             if isinstance(driver, SshDriver):
                 await driver.close()

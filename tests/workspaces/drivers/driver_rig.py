@@ -21,7 +21,7 @@ from rookery.workspaces.drivers import bubblewrap
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.protocol import DriverUnavailable, WorkspaceSpec
 from rookery.workspaces.drivers.sandbox_check import LocalConfig, Machine
-from rookery.workspaces.egress.sockets import Doors
+from rookery.workspaces.egress.sockets import EgressSockets
 
 FAKE_AGENT = Path(__file__).parent / "fake_agent.py"
 TOKEN = "0123456789abcdef" * 4
@@ -68,8 +68,10 @@ def local_driver(
 ) -> LocalDriver:
     """One whose workspaces have a network of their own, and nobody who serves the way out of it."""
     config = LocalConfig(data_dir=data_dir, **settings)
-    doors = Doors(data_dir, Guard(), is_open=False)
-    return LocalDriver(config, fake_agent, answer_seconds=answer_seconds, machine=machine, doors=doors)
+    egress_sockets = EgressSockets(data_dir, Guard(), is_open=False)
+    return LocalDriver(
+        config, fake_agent, answer_seconds=answer_seconds, machine=machine, egress_sockets=egress_sockets
+    )
 
 
 def spec(*, generation: int = 1, workspace_id: str | None = None, **parts: Any) -> WorkspaceSpec:

@@ -28,7 +28,7 @@ from rookery.workspaces import agent_bundle
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.protocol import WorkspaceSpec
 from rookery.workspaces.drivers.sandbox_check import LocalConfig
-from rookery.workspaces.egress.sockets import Doors
+from rookery.workspaces.egress.sockets import EgressSockets
 from tests.certificates import make_certificate
 from tests.workspaces.drivers import driver_rig
 from tests.workspaces.drivers.sshd import Sshd
@@ -130,9 +130,9 @@ async def site() -> AsyncIterator[Site]:
         config = LocalConfig(data_dir=Path(directory) / "data", net_allow_private=(f"{REGISTRY}/32",))
         names = Names()
         names.set(NAME, [REGISTRY])
-        doors = Doors(config.data_dir, names.guard(*config.net_allow_private))
+        egress_sockets = EgressSockets(config.data_dir, names.guard(*config.net_allow_private))
         machine = await asyncio.to_thread(driver_rig.known_machine)
-        driver = LocalDriver(config, agent_bundle.build, machine=machine, doors=doors)
+        driver = LocalDriver(config, agent_bundle.build, machine=machine, egress_sockets=egress_sockets)
         authority = "/home/agent/ca.pem"
         trust = ("PIP_CERT", "npm_config_cafile", "GIT_SSL_CAINFO", "CURL_CA_BUNDLE")
         ws = driver_rig.spec(env=dict.fromkeys(trust, authority))
@@ -143,7 +143,7 @@ async def site() -> AsyncIterator[Site]:
             yield made
         finally:
             await driver.delete(ws)
-            await driver.doors.close()
+            await driver.egress_sockets.close()
             await asyncio.to_thread(registry.close)
 
 
@@ -165,7 +165,7 @@ async def test_pip_installs_from_a_registry_that_is_exempt(site: Site) -> None:
         0,
         "from the index\n",
     )
-    assert site.driver.doors.stats.requests["allowed"] >= 2
+    assert site.driver.egress_sockets.stats.requests["allowed"] >= 2
 
 
 async def test_npm_installs_from_a_registry_that_is_exempt(site: Site) -> None:
@@ -176,7 +176,7 @@ async def test_npm_installs_from_a_registry_that_is_exempt(site: Site) -> None:
 
     assert code == 0, output
     assert await site.run("cd ~/project && node -p 'require(\"tinynode\")'") == (0, "from the registry\n")
-    assert site.driver.doors.stats.requests["allowed"] >= 2
+    assert site.driver.egress_sockets.stats.requests["allowed"] >= 2
 
 
 async def test_git_clones_over_https_from_a_forge_that_is_exempt(site: Site) -> None:
@@ -220,7 +220,7 @@ async def test_programs_that_speak_socks_are_answered_at_the_same_port(site: Sit
 
     assert (code, output.startswith("ref: refs/heads/")) == (0, True), output
     assert refused[0] != 0
-    assert site.driver.doors.stats.requests == {"allowed": 1, "blocked_address": 1}
+    assert site.driver.egress_sockets.stats.requests == {"allowed": 1, "blocked_address": 1}
 
 
 async def test_connect_is_a_connection_on_standard_input_and_output(site: Site) -> None:
@@ -242,4 +242,4 @@ async def test_connect_is_a_connection_on_standard_input_and_output(site: Site) 
     assert refused == (1, refused[1])
     assert "which workspaces never reach" in refused[1]
     assert [(code, text.startswith("usage: ")) for code, text in wrong] == [(2, True)] * 4
-    assert site.driver.doors.stats.requests == {"allowed": 1, "blocked_address": 1}
+    assert site.driver.egress_sockets.stats.requests == {"allowed": 1, "blocked_address": 1}

@@ -22,7 +22,7 @@ from rookery.workspaces.drivers.protocol import DriverError, Sandbox, Script, Wo
 from rookery.workspaces.drivers.sandbox_check import LocalConfig
 from rookery.workspaces.drivers.workspace_directory import Layout
 from rookery.workspaces.drivers.workspace_users import DEFAULT_RANGE
-from rookery.workspaces.egress.sockets import Doors
+from rookery.workspaces.egress.sockets import EgressSockets
 from tests.eventually import until
 from tests.workspaces.drivers import driver_rig
 from tests.workspaces.egress.outside_servers import HERE, Names, Outside, outside
@@ -41,8 +41,8 @@ class World:
     async def replica(self, **settings: Any) -> LocalDriver:
         config = LocalConfig(data_dir=self.data_dir, **settings)
         machine = await asyncio.to_thread(driver_rig.known_machine)
-        doors = Doors(self.data_dir, self.names.guard(), is_open=config.network_max != "none")
-        driver = LocalDriver(config, agent_bundle.build, machine=machine, doors=doors)
+        egress_sockets = EgressSockets(self.data_dir, self.names.guard(), is_open=config.network_max != "none")
+        driver = LocalDriver(config, agent_bundle.build, machine=machine, egress_sockets=egress_sockets)
         self.drivers.append(driver)
         return driver
 
@@ -62,7 +62,7 @@ class World:
         for ws in self._started:
             await self.drivers[0].delete(ws)
         for driver in self.drivers:
-            await driver.doors.close()
+            await driver.egress_sockets.close()
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ async def test_listed_host_is_reached_by_http_and_by_tls(world: World) -> None:
     assert python == (0, "hello from outside\nover tls\n")
     assert world.out.heard[0].startswith(f"GET /a?b=c HTTP/1.1\r\nHost: listed.test:{plain}\r\n".encode())
     assert world.out.heard[2].endswith(b"posted")
-    assert driver.doors.stats.requests == {"allowed": 4}
+    assert driver.egress_sockets.stats.requests == {"allowed": 4}
 
 
 async def test_programs_find_the_proxy_in_their_environment(world: World) -> None:
@@ -247,27 +247,27 @@ async def test_another_replica_takes_over_and_whoever_connects_only_waits(world:
     port = await world.out.web()
     world.names.set("listed.test", [HERE])
     ws = await world.start(first, f"listed.test:{port}")
-    await second.doors.keep()
-    assert not await second.doors.serve(ws.id)  # one at a time
+    await second.egress_sockets.keep()
+    assert not await second.egress_sockets.serve(ws.id)  # one at a time
 
-    await first.doors.close()
+    await first.egress_sockets.close()
     asking = asyncio.create_task(world.run(ws, f"curl -sS http://listed.test:{port}/"))
     await until(lambda: is_connected(world, ws))
-    await second.doors.keep()
+    await second.egress_sockets.keep()
 
     assert await asking == (0, "hello from outside")
-    assert (first.doors.stats.requests, second.doors.stats.requests) == ({}, {"allowed": 1})
+    assert (first.egress_sockets.stats.requests, second.egress_sockets.stats.requests) == ({}, {"allowed": 1})
 
 
 REPLICA = """
 import asyncio, sys
 from pathlib import Path
 from rookery.runtime.address_guard import Guard
-from rookery.workspaces.egress.sockets import Doors
+from rookery.workspaces.egress.sockets import EgressSockets
 async def main():
-    doors = Doors(Path(sys.argv[1]), Guard())
-    await doors.keep()
-    print("served" if doors._served else "not served", flush=True)
+    egress_sockets = EgressSockets(Path(sys.argv[1]), Guard())
+    await egress_sockets.keep()
+    print("served" if egress_sockets._served else "not served", flush=True)
     await asyncio.Event().wait()
 asyncio.run(main())
 """
@@ -278,7 +278,7 @@ async def test_replica_that_was_killed_leaves_its_sockets_to_the_next(world: Wor
     port = await world.out.web()
     world.names.set("listed.test", [HERE])
     ws = await world.start(driver, f"listed.test:{port}")
-    await driver.doors.close()
+    await driver.egress_sockets.close()
     other = await asyncio.create_subprocess_exec(
         sys.executable, "-c", REPLICA, str(world.data_dir), stdout=asyncio.subprocess.PIPE
     )
@@ -286,11 +286,11 @@ async def test_replica_that_was_killed_leaves_its_sockets_to_the_next(world: Wor
     assert await other.stdout.readline() == b"served\n"
 
     refused = await world.run(ws, f"curl -sS http://listed.test:{port}/")
-    await driver.doors.keep()
-    has_taken_too_early = bool(driver.doors._served)
+    await driver.egress_sockets.keep()
+    has_taken_too_early = bool(driver.egress_sockets._served)
     other.kill()
     await other.wait()
-    await driver.doors.keep()
+    await driver.egress_sockets.keep()
 
     assert "cannot be reached" in refused[1]  # it was the other one: it knows no such name
     assert not has_taken_too_early
@@ -311,13 +311,13 @@ async def test_stop_ends_what_is_under_way(world: World, who: str) -> None:
     ws = await world.start(first, f"listed.test:{port}")
     await asyncio.to_thread(driver_rig.begin, first, ws, f"curl -sS http://listed.test:{port}/")
     await connected.wait()
-    assert (world.out.open, first.doors.stats.connections) == (1, 1)
+    assert (world.out.open, first.egress_sockets.stats.connections) == (1, 1)
 
     await (first if who.startswith("the") else second).stop(ws, 0)
-    await first.doors.keep()
+    await first.egress_sockets.keep()
 
     await until(lambda: world.out.open == 0)
-    assert first.doors.stats.connections == 0
+    assert first.egress_sockets.stats.connections == 0
     assert not Layout.of(world.data_dir, ws.id).egress_socket.exists()
     assert list((world.data_dir / "egress").iterdir()) == []
 
@@ -325,12 +325,12 @@ async def test_stop_ends_what_is_under_way(world: World, who: str) -> None:
 async def test_sandbox_that_died_is_not_served_any_more(world: World) -> None:
     driver = await world.replica()
     ws = await world.start(driver, "listed.test")
-    await driver.doors.keep()
+    await driver.egress_sockets.keep()
     assert Layout.of(world.data_dir, ws.id).egress_socket.exists()
 
     (running,) = await sandboxes.find(Layout.of(world.data_dir, ws.id).directory)
     await sandboxes.kill(running)
-    await driver.doors.keep()
+    await driver.egress_sockets.keep()
 
     assert not Layout.of(world.data_dir, ws.id).egress_socket.exists()
 
@@ -369,8 +369,8 @@ async def test_settings_cap_what_a_template_asks_for(world: World) -> None:
     closed = await world.replica(network_max="none")
 
     _, told = await world.run(ws, "curl -sS http://listed.test/")
-    await driver.doors.close()
-    await closed.doors.keep()
+    await driver.egress_sockets.close()
+    await closed.egress_sockets.keep()
     none = await world.start(closed, "listed.test")
 
     assert 'drivers.local.network_max = "hosts"' in told

@@ -17,7 +17,7 @@ from rookery.workspaces.drivers.launcher import process_identity
 from rookery.workspaces.drivers.workspace_directory import Layout
 from rookery.workspaces.egress.byte_relay import Wire
 from rookery.workspaces.egress.policy import Policies, Policy
-from rookery.workspaces.egress.sockets import ALWAYS, Doors
+from rookery.workspaces.egress.sockets import ALWAYS, EgressSockets
 from tests.eventually import until
 from tests.workspaces.egress.outside_servers import HERE, Names, Outside, outside
 from tests.workspaces.egress.test_proxy import everything
@@ -35,10 +35,10 @@ class Machine:
         self.names.set("listed.test", [HERE])
         self.place = Layout.of(data_dir, WORKSPACE)
         self.place.directory.mkdir(parents=True, mode=0o700)
-        self.replicas: list[Doors] = []
+        self.replicas: list[EgressSockets] = []
 
-    def replica(self, **settings: Any) -> Doors:
-        made = Doors(self.data_dir, self.names.guard(), **settings)
+    def replica(self, **settings: Any) -> EgressSockets:
+        made = EgressSockets(self.data_dir, self.names.guard(), **settings)
         self.replicas.append(made)
         return made
 
@@ -63,8 +63,8 @@ class Machine:
             client.drop()
 
     async def close(self) -> None:
-        for doors in self.replicas:
-            await doors.close()
+        for egress_sockets in self.replicas:
+            await egress_sockets.close()
 
 
 @pytest.fixture
@@ -94,19 +94,19 @@ async def test_one_replica_serves_and_another_follows(machine: Machine) -> None:
 
 
 async def test_workspace_without_a_policy_is_not_served(machine: Machine) -> None:
-    doors = machine.replica()
+    egress_sockets = machine.replica()
 
-    assert not await doors.serve(WORKSPACE)
-    await doors.keep()
+    assert not await egress_sockets.serve(WORKSPACE)
+    await egress_sockets.keep()
 
     assert not machine.place.egress.exists()
 
 
 async def test_list_that_is_gone_lets_nothing_through(machine: Machine) -> None:
-    doors = machine.replica()
+    egress_sockets = machine.replica()
     port = await machine.out.web()
     machine.start(f"listed.test:{port}")
-    await doors.serve(WORKSPACE)
+    await egress_sockets.serve(WORKSPACE)
 
     Policies(machine.data_dir / "egress").remove(WORKSPACE)
 
@@ -118,9 +118,9 @@ async def test_list_that_is_gone_lets_nothing_through(machine: Machine) -> None:
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"generation": 1}', '{"generation": 1, "hosts": "x"}'])
 async def test_list_that_cannot_be_read_lets_nothing_through(machine: Machine, content: str) -> None:
-    doors = machine.replica()
+    egress_sockets = machine.replica()
     machine.start("listed.test")
-    await doors.serve(WORKSPACE)
+    await egress_sockets.serve(WORKSPACE)
 
     (machine.data_dir / "egress" / f"{WORKSPACE}.json").write_text(content)
 
@@ -128,23 +128,23 @@ async def test_list_that_cannot_be_read_lets_nothing_through(machine: Machine, c
 
 
 async def test_list_of_a_workspace_whose_directory_is_gone_goes_too(machine: Machine) -> None:
-    doors = machine.replica()
+    egress_sockets = machine.replica()
     Policies(machine.data_dir / "egress").write("gone", Policy(1, ("listed.test",)))
 
-    await doors.keep()
+    await egress_sockets.keep()
 
     assert list((machine.data_dir / "egress").iterdir()) == []
 
 
 async def test_strange_files_beside_the_lists_disturb_nobody(machine: Machine) -> None:
-    doors = machine.replica()
+    egress_sockets = machine.replica()
     machine.start("listed.test")
     for name in ("not an id.json", "...json", "-.json", "x.txt"):
         (machine.data_dir / "egress" / name).write_text("{}")
     (machine.data_dir / "egress" / "folder.json").mkdir()
     (machine.data_dir / "workspaces" / "folder").mkdir()
 
-    await doors.keep()
+    await egress_sockets.keep()
 
     assert machine.place.egress_socket.exists()
 
@@ -168,35 +168,35 @@ async def test_lock_of_a_replica_that_is_cut_short_is_freed_in_the_end(machine: 
 
 
 async def test_connections_beyond_the_bound_are_answered(machine: Machine) -> None:
-    doors = machine.replica(max_per_workspace=2, max_in_all=10)
+    egress_sockets = machine.replica(max_per_workspace=2, max_in_all=10)
     machine.start("listed.test")
-    await doors.serve(WORKSPACE)
+    await egress_sockets.serve(WORKSPACE)
     held = [await machine.connect() for _ in range(2)]
-    await until(lambda: doors.stats.connections == 2)
+    await until(lambda: egress_sockets.stats.connections == 2)
 
     refused = await machine.ask("GET http://listed.test/ HTTP/1.1\r\n\r\n")
     held[0].drop()
-    await until(lambda: doors.stats.connections == 1)
+    await until(lambda: egress_sockets.stats.connections == 1)
     allowed = await machine.ask("GET http://other.test/ HTTP/1.1\r\n\r\n")
     held[1].drop()
 
     assert "503 Too many connections" in refused
     assert "may have 2 connections at once" in refused
     assert "403 " in allowed
-    assert doors.stats.requests == {"too_many": 1, "not_listed": 1}
+    assert egress_sockets.stats.requests == {"too_many": 1, "not_listed": 1}
 
 
 async def test_full_replica_has_room_for_a_few_of_every_workspace(machine: Machine) -> None:
-    doors = machine.replica(max_per_workspace=20, max_in_all=1)
+    egress_sockets = machine.replica(max_per_workspace=20, max_in_all=1)
     machine.start("listed.test")
-    await doors.serve(WORKSPACE)
+    await egress_sockets.serve(WORKSPACE)
     held = [await machine.connect() for _ in range(ALWAYS - 1)]
-    await until(lambda: doors.stats.connections == ALWAYS - 1)
+    await until(lambda: egress_sockets.stats.connections == ALWAYS - 1)
 
     few = await machine.ask("GET http://other.test/ HTTP/1.1\r\n\r\n")
-    await until(lambda: doors.stats.connections == ALWAYS - 1)
+    await until(lambda: egress_sockets.stats.connections == ALWAYS - 1)
     held.append(await machine.connect())
-    await until(lambda: doors.stats.connections == ALWAYS)
+    await until(lambda: egress_sockets.stats.connections == ALWAYS)
     many = await machine.ask("GET http://other.test/ HTTP/1.1\r\n\r\n")
     for each in held:
         each.drop()
@@ -206,21 +206,21 @@ async def test_full_replica_has_room_for_a_few_of_every_workspace(machine: Machi
 
 
 async def test_storm_of_connections_waits_at_the_door(machine: Machine) -> None:
-    doors = machine.replica(max_per_workspace=2)
+    egress_sockets = machine.replica(max_per_workspace=2)
     machine.start("listed.test")
-    await doors.serve(WORKSPACE)
+    await egress_sockets.serve(WORKSPACE)
 
     answers = await asyncio.gather(*(machine.ask("GET http://other.test/ HTTP/1.1\r\n\r\n") for _ in range(60)))
 
     assert {answer.split(" ")[1] for answer in answers} <= {"403", "503"}
-    await until(lambda: doors.stats.connections == 0)
+    await until(lambda: egress_sockets.stats.connections == 0)
 
 
 async def test_nothing_is_left_after_many_connections(machine: Machine) -> None:
-    doors = machine.replica()
+    egress_sockets = machine.replica()
     port = await machine.out.web()
     machine.start(f"listed.test:{port}")
-    await doors.serve(WORKSPACE)
+    await egress_sockets.serve(WORKSPACE)
     request = f"GET http://listed.test:{port}/ HTTP/1.1\r\n\r\n"
     await machine.ask(request)
     gc.collect()
@@ -229,7 +229,7 @@ async def test_nothing_is_left_after_many_connections(machine: Machine) -> None:
     for _ in range(100):
         await machine.ask(request)
         await (await machine.connect()).close(1)
-    await until(lambda: doors.stats.connections == 0 and machine.out.open == 0)
+    await until(lambda: egress_sockets.stats.connections == 0 and machine.out.open == 0)
     gc.collect()
 
     await until(lambda: len(asyncio.all_tasks()) <= before[1])
@@ -242,10 +242,10 @@ def test_servers_event_loop_serves_as_well(tmp_path: Path) -> None:
     async def look() -> tuple[str, str]:
         async with outside(tmp_path) as out:
             machine = Machine(tmp_path / "data", out)
-            doors = machine.replica()
+            egress_sockets = machine.replica()
             port = await out.web("#" * 3_000_000)
             machine.start(f"listed.test:{port}")
-            await doors.serve(WORKSPACE)
+            await egress_sockets.serve(WORKSPACE)
             plain = await machine.ask(f"GET http://listed.test:{port}/ HTTP/1.1\r\n\r\n")
             tunnel = await machine.ask(f"CONNECT listed.test:{port} HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\nA: b\r\n\r\n")
             await machine.close()

@@ -126,7 +126,7 @@ async def test_nothing_that_listens_on_the_machine_is_reached(machine: Machine) 
     names = ["127.0.0.1", "127.0.0.2", "127.1.2.3", "0.0.0.0", "::1", "::ffff:127.0.0.1", "localhost"]
 
     reached = await machine.reached(driver, ws, *((host, machine.port) for host in (*names, *own_addresses())))
-    await driver.doors.close()
+    await driver.egress_sockets.close()
 
     assert reached == []
     assert not machine.has_visitors()
@@ -140,7 +140,7 @@ async def test_wide_exemption_and_one_for_a_registry_open_nothing_else(machine: 
     names = ["127.0.0.1", REGISTRY, "127.0.0.3", "::1", "localhost", *own_addresses()]
 
     reached = await machine.reached(driver, ws, (REGISTRY, registry), *((host, machine.port) for host in names))
-    await driver.doors.close()
+    await driver.egress_sockets.close()
 
     assert reached == [["http", REGISTRY, registry], ["socks", REGISTRY, registry]]
     assert not machine.has_visitors()
@@ -164,7 +164,7 @@ async def test_listener_of_another_workspace_is_not_reached(machine: Machine) ->
 
     theirs = await machine.reached(driver, ws, ("127.0.0.1", 8099), ("localhost", 8099), ("::1", 8099))
     own = await machine.reached(driver, victim, ("127.0.0.1", 8099))
-    await driver.doors.close()
+    await driver.egress_sockets.close()
 
     assert theirs == []
     assert own == [["direct", "127.0.0.1", 8099]]
@@ -177,6 +177,6 @@ async def test_proxy_of_another_workspace_is_not_there(machine: Machine) -> None
 
     code = f"import socket; socket.socket(socket.AF_UNIX).connect('{theirs}')"
     _, output = await machine.run(driver, ws, f'python3 -c "{code}" 2>&1 | tail -n 1')
-    await driver.doors.close()
+    await driver.egress_sockets.close()
 
     assert "No such file or directory" in output or "AF_UNIX path too long" in output

@@ -234,7 +234,7 @@ async def _look_at_isolation(found: Doctor, settings: Settings) -> None:
     except (DriverError, WorkspaceError, TimeoutError, OSError) as error:
         found.say("isolation", "warn", f"Two workspaces could not be tried: {str(error) or 'it took too long'}")
     finally:
-        await driver.doors.close()
+        await driver.egress_sockets.close()
 
 
 async def _look_at_binaries() -> tuple[str, str]:

@@ -1,6 +1,6 @@
-"""The two things a driver itself asks of an agent: whether it is well, and that it ends.
+"""The two requests that drivers make to an agent: health and shutdown.
 
-Answers are untrusted: they are short, typed, and late ones do not count.
+Responses are untrusted: they must be short, typed and in time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Health(msgspec.Struct, frozen=True):
 
 
 async def health(connector: Connector, *, token: str, generation: int, timeout: float = 5.0) -> bool:
-    """Whether an agent of this generation, which knows this token, answers."""
+    """Return whether an agent of this boot, which knows this token, responds."""
     try:
         status, body = await _ask(connector, "GET /v1/health", token, generation, None, timeout)
         return status == 200 and msgspec.json.decode(body, type=Health).generation == generation
@@ -29,7 +29,9 @@ async def health(connector: Connector, *, token: str, generation: int, timeout: 
 
 
 async def shutdown(connector: Connector, *, token: str, generation: int, grace: float) -> bool:
-    """Whether the agent agreed to end. It may answer at once or when it is done: its process is to be watched."""
+    """Return whether the agent accepted the shutdown. It may respond before or after it is done, so watch its
+    process.
+    """
     body = json.dumps({"grace_s": grace}).encode()
     try:
         status, _ = await _ask(connector, "POST /v1/shutdown", token, generation, body, timeout=5.0)
@@ -59,7 +61,7 @@ async def _ask(
             writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + (body or b""))
             return await _answer(reader)
         finally:
-            # Not awaited: one that does not read must not hold up whoever asks.
+            # Not awaited: an agent that does not read must not delay the caller.
             writer.transport.abort()
 
 

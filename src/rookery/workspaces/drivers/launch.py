@@ -1,4 +1,4 @@
-"""Runs the launcher on this machine and understands its answer."""
+"""Runs the launcher on this machine and parses its response."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rookery.workspaces.drivers.launcher.plan import Plan
 from rookery.workspaces.drivers.protocol import DriverError, DriverUnavailable
 
 SOURCE = str(Path(rookery.__file__).parents[1])
-# The same words start it from a zipapp on another machine.
+# The same code starts it from a zipapp on another machine.
 BOOT = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); from rookery.workspaces.drivers.launcher.run import main; main()"
 )
@@ -24,8 +24,9 @@ LAUNCH_SECONDS = 60.0
 
 
 async def launch(plan: Plan) -> dict[str, Any]:
-    """Start what the plan says. A caller that is cancelled is so when the launcher is done: whoever comes next, to stop
-    what was started, must find it."""
+    """Start the sandbox of the plan. Cancellation takes effect only when the launcher is done, so that a later stop
+    finds what was started.
+    """
     launching = asyncio.ensure_future(_launch(plan))
     try:
         return await asyncio.shield(launching)
@@ -41,7 +42,7 @@ async def _launch(plan: Plan) -> dict[str, Any]:
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        # Nothing of the server's environment, where keys are, may reach what the launcher starts.
+        # The server's environment contains keys; nothing of it may reach what the launcher starts.
         env={"PATH": os.defpath},
         cwd="/",
         start_new_session=True,
@@ -57,7 +58,7 @@ async def _launch(plan: Plan) -> dict[str, Any]:
 
 
 def understood(answer: bytes, complaints: bytes) -> dict[str, Any]:
-    """The launcher's answer, or the error that it is."""
+    """Return the launcher's response, or raise the error it reports."""
     try:
         told: dict[str, Any] = json.loads(answer)
     except ValueError:

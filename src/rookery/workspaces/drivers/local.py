@@ -1,4 +1,6 @@
-"""Workspaces on this machine, each in one bubblewrap sandbox that outlives the replica that started it."""
+"""The local driver: workspaces on this machine, each in a bubblewrap sandbox that outlives the replica that started
+it.
+"""
 
 from __future__ import annotations
 
@@ -33,21 +35,21 @@ from rookery.workspaces.drivers.protocol import (
 from rookery.workspaces.drivers.sandbox_check import LocalConfig, Machine
 from rookery.workspaces.drivers.workspace_directory import Inside, Layout
 from rookery.workspaces.egress.policy import Policy
-from rookery.workspaces.egress.sockets import Doors
+from rookery.workspaces.egress.sockets import EgressSockets
 from rookery.workspaces.networks import BY_PROXY, Network
 
 ANSWER_SECONDS = 120.0
 ATTEMPT_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 2.0
-# After its own time is up, an agent still ends what it started: TERM, 5 s, KILL.
+# After the grace period an agent still ends its processes: TERM, 5 s, KILL.
 ENDING_SECONDS = 8.0
 LOOK_AGAIN_SECONDS = 30.0
 
 PROXY_PORT = 3128
 EGRESS_SOCKET = f"{bwrap_arguments.EGRESS}/egress.sock"
 _PROXY = f"http://127.0.0.1:{PROXY_PORT}"
-# In both forms: programs disagree about which of them they read. The template's own come first. All of them name HTTP:
-# libraries of Python fail when they are told of SOCKS and have no module for it.
+# In both cases, because programs read different ones. The template's own variables take precedence. All of them name
+# HTTP: Python libraries fail with SOCKS when they lack the module for it.
 PROXY_VARIABLES = {
     **{name: _PROXY for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")},
     **{name: "localhost,127.0.0.1,::1" for name in ("NO_PROXY", "no_proxy")},
@@ -64,8 +66,9 @@ UNCONFINED = (
 class LocalDriver:
     """A Driver and an Inventory.
 
-    `build_agent` puts the agent's zipapp into a directory and says where; `machine` is for who has looked already.
-    `doors` serve the sockets of workspaces that get out by a proxy; whoever runs a driver for long calls `doors.keep`.
+    `build_agent` writes the agent's zipapp into a directory and returns its path; `machine` is the result of an earlier
+    check. `egress_sockets` serve the workspaces that reach the network by a proxy; a long-running process calls
+    `egress_sockets.keep` repeatedly.
     """
 
     def __init__(
@@ -75,13 +78,13 @@ class LocalDriver:
         *,
         answer_seconds: float = ANSWER_SECONDS,
         machine: Machine | None = None,
-        doors: Doors | None = None,
+        egress_sockets: EgressSockets | None = None,
     ) -> None:
         self._config = config
         self._build_agent = build_agent
         self._answer_seconds = answer_seconds
         self._machine = machine
-        self.doors = doors or Doors(
+        self.egress_sockets = egress_sockets or EgressSockets(
             config.data_dir,
             Guard(config.net_allow_private, own_ports=config.own_ports),
             is_open=config.network_max != "none",
@@ -95,7 +98,7 @@ class LocalDriver:
         return self._config.network_max
 
     async def machine(self) -> Machine:
-        """What this machine can do, looked at once; while it can do nothing, again after half a minute."""
+        """Return what this machine supports. It is checked once; a failed check is repeated after half a minute."""
         async with self._looking:
             if self._machine is not None:
                 return self._machine
@@ -132,14 +135,14 @@ class LocalDriver:
                 egress = {"port": PROXY_PORT, "socket": EGRESS_SOCKET} if network in BY_PROXY else None
                 nested = bwrap_arguments.bwrap_inside(found.bwrap, found.bwrap_libraries)
                 files = workspace_directory.files_of(_marked(ws, found), inside, bwrap=nested, egress=egress)
-                await self.doors.shut(ws.id)
+                await self.egress_sockets.shut(ws.id)
                 if network in BY_PROXY:
-                    await sandboxes.in_thread(self.doors.allow, ws.id, _policy(ws, network))
+                    await sandboxes.in_thread(self.egress_sockets.allow, ws.id, _policy(ws, network))
                 await sandboxes.in_thread(directory_setup.fill, place.directory, files, ws.files, owner=owner)
                 log("Starting the sandbox." if found.bwrap else UNCONFINED)
                 running = Running(**await launch.launch(plan))
             if network in BY_PROXY:
-                await self.doors.serve(ws.id)
+                await self.egress_sockets.serve(ws.id)
         await self._until_it_answers(ws, place, running)
         log("The agent answers.")
         return Endpoint(
@@ -163,7 +166,7 @@ class LocalDriver:
                 if running.generation == ws.generation and grace > 0:
                     await self._ask_to_end(ws, place, running, grace)
                 await sandboxes.kill(running)
-            await self.doors.shut(ws.id)
+            await self.egress_sockets.shut(ws.id)
             if left := await sandboxes.find(place.directory):
                 raise DriverError("stop_failed", f"{len(left)} sandboxes of the workspace still run.")
             await asyncio.to_thread(self._tidy, place)
@@ -171,7 +174,7 @@ class LocalDriver:
     async def delete(self, ws: WorkspaceSpec) -> None:
         await self.stop(ws, 0)
         place = Layout.of(self._config.data_dir, ws.id)
-        # Moved first: a workspace that is half gone must not be found as one that is there.
+        # Renamed first: a partially deleted workspace must not be found as an existing one.
         gone = place.directory.with_name(f".gone-{ws.id}")
         try:
             await asyncio.to_thread(_discard, place.directory, gone)
@@ -205,10 +208,10 @@ class LocalDriver:
             if running.pid == found.pid:
                 await sandboxes.kill(running)
         if not await sandboxes.find(place.directory):
-            await self.doors.shut(found.workspace_id)
+            await self.egress_sockets.shut(found.workspace_id)
 
     async def _alone(self, ws: WorkspaceSpec, place: Layout, log: Log) -> Running | None:
-        """End every other generation; what is left is this one, when it runs already."""
+        """End every other boot; return this one if it is running already."""
         same = None
         for running in await sandboxes.find(place.directory):
             if running.generation == ws.generation and same is None:
@@ -247,11 +250,11 @@ class LocalDriver:
             await connector.close()
 
     def _network(self, ws: WorkspaceSpec, found: Machine, log: Log) -> Network:
-        """What the template asks for, as far as the settings allow it."""
+        """Return the network that the template requests, capped by the settings."""
         asked, most = ws.sandbox.network, self._config.network_max
         network = networks.lowered(asked, most)
         if found.bwrap is None:
-            return "host"  # nothing is confined, and the port of the proxy would be the machine's
+            return "host"  # nothing is confined, and the proxy's port would be on the machine itself
         if network != asked:
             log(f"The template asks for the network {asked}; drivers.local.network_max allows {most}.")
         log(f"The workspace reaches {networks.WORDS[network]}.")
@@ -303,7 +306,7 @@ class LocalDriver:
 
 
 def _policy(ws: WorkspaceSpec, network: Network) -> Policy:
-    # Without a list there is nothing that `hosts` could mean.
+    # Without a list of hosts, `hosts` has no meaning.
     is_capped = network == "hosts" and ws.sandbox.network != "hosts"
     listed = ws.sandbox.hosts if network == "hosts" else ()
     made = Policy(ws.generation, listed, is_capped=is_capped, is_public=network == "public")
@@ -321,7 +324,9 @@ def _inside(place: Layout, found: Machine) -> Inside:
 
 
 def _marked(ws: WorkspaceSpec, found: Machine) -> WorkspaceSpec:
-    """Without a namespace that ends with its first process, each carries a mark to be found by."""
+    """Add a mark to the environment: without a namespace that ends with its first process, processes are found by
+    it.
+    """
     if found.bwrap:
         return ws
     return msgspec.structs.replace(
@@ -345,7 +350,9 @@ def _discard(directory: Path, gone: Path) -> None:
 
 @contextlib.asynccontextmanager
 async def _locked(place: Layout) -> AsyncIterator[None]:
-    """One replica at a time acts on a workspace. The lock of one that died is free at once."""
+    """Lock a workspace, so that one replica at a time acts on it. The kernel releases the lock of a dead process
+    immediately.
+    """
     descriptor = os.open(place.lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         while True:

@@ -1,6 +1,6 @@
-"""Whether this machine can confine workspaces: one real sandbox is started, and looks around.
+"""The sandbox check: starts one real sandbox to find out whether this machine can confine workspaces.
 
-There is no weaker fallback. What is missing is said in words that an operator can act on.
+There is no weaker fallback. Missing requirements are reported with what an operator can do about them.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from rookery.workspaces.networks import Network
 USUAL_PYTHON = "/usr/bin/python3"
 OLDEST_PYTHON = (3, 9)
 
-# Of a machine's memory and processors, the most that the limits of one template may be.
+# The largest share of a machine's memory and processors that one template's limits may take.
 SHARE = 0.75
 LEAST_MEMORY_MB = 2048
 PROC = "The machine, usually a container, forbids a new /proc. Run the server outside of it, or with `--privileged`."
 NAMESPACES = "user namespaces"
-# Settings of the kernel that forbid user namespaces: the file, what it says then, and the setting that allows them.
+# Kernel settings that forbid user namespaces: the file, its forbidding value, and the setting that allows them.
 _FORBIDDING = (
     ("kernel/apparmor_restrict_unprivileged_userns", "1", "kernel.apparmor_restrict_unprivileged_userns=0"),
     ("kernel/unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone=1"),
@@ -39,7 +39,7 @@ _FORBIDDING = (
 )
 _CONTAINERS = ("/.dockerenv", "/run/.containerenv")
 
-# What bubblewrap says, and what to do about it. The first that fits is told.
+# Error messages of bubblewrap, and what to do about them. The first match is reported.
 _FIXES = (
     ("Unknown option", INSTALL),
     ("Can't mount proc", PROC),
@@ -67,17 +67,17 @@ print(json.dumps({
 
 
 class LocalConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings `drivers.local.*`, with where the data is."""
+    """The settings `drivers.local.*`, with the data directory."""
 
     data_dir: Path
-    hidden: tuple[Path, ...] = ()  # what workspaces must not see besides: the files that the server's settings name
+    hidden: tuple[Path, ...] = ()  # also hidden from workspaces: the files that the server's settings name
     bwrap: Path | None = None
     uid: int | None = None  # of workspaces that may write to shared folders
     uid_range: tuple[int, int] = DEFAULT_RANGE  # of all others, when the server is root
     cgroup: Path | None = None
     network_max: Network = "public"
-    net_allow_private: tuple[str, ...] = ()  # networks that the guard of outbound requests lets through
-    own_ports: tuple[int, ...] = ()  # where the server listens itself: not to be reached by any exemption
+    net_allow_private: tuple[str, ...] = ()  # networks that the guard of outbound requests allows
+    own_ports: tuple[int, ...] = ()  # ports of the server itself, which no exemption makes reachable
     tmp_mb: int = 1024
     unsafe: bool = False
 
@@ -91,12 +91,12 @@ class LocalConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def all_hidden(self) -> list[str]:
-        """Every file and directory that no workspace sees, whatever it binds; the data comes first."""
+        """Every file and directory that is hidden from all workspaces, whatever they bind; the data comes first."""
         return [str(path) for path in (self.data_dir, *self.hidden)]
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found. `bwrap` is none when workspaces run unconfined because the settings say so."""
+    """The result of the check. `bwrap` is None when the settings let workspaces run unconfined."""
 
     bwrap: str | None
     bwrap_libraries: str | None = None
@@ -107,7 +107,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What the sandbox saw of itself."""
+    """The sandbox's report about itself."""
 
     uid: int
     capabilities: int
@@ -118,7 +118,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 async def look(config: LocalConfig, agent: Path) -> Machine:
-    """Start a sandbox and look at it from inside. Raises DriverUnavailable unless `unsafe` is set."""
+    """Start a sandbox and check it from inside. Raises DriverUnavailable unless `unsafe` is set."""
     python, prefix = await _find_python()
     try:
         bwrap = await asyncio.to_thread(bubblewrap.find, config.bwrap)
@@ -138,7 +138,7 @@ async def look(config: LocalConfig, agent: Path) -> Machine:
 
 
 def notes_of(config: LocalConfig) -> tuple[str, ...]:
-    """What an operator should know though it works."""
+    """Return notes for an operator about a working setup."""
     notes = []
     if config.users.is_root and problem_of_users(config) is None:
         low, high = config.uid_range
@@ -153,10 +153,11 @@ def notes_of(config: LocalConfig) -> tuple[str, ...]:
 
 
 def bounded(limits: Limits, *, memory_mb: int | None = None, cores: int | None = None) -> Limits:
-    """The limits of a template as this machine can bear them: at most three quarters of its memory and its processors,
-    so that the rest of the machine, the server above all, goes on. Templates without a limit stay without.
+    """Return a template's limits, capped at three quarters of the machine's memory and processors, so that the rest of
+    the machine, above all the server, keeps working. Templates without a limit stay without.
 
-    At least 2 GiB of memory and one processor are left: below that, builds fail, and a machine that small has swap.
+    The cap is never below 2 GiB of memory and one processor: below that, builds fail, and a machine that small has
+    swap.
     """
     if memory_mb is None:
         memory_mb = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 1024**2
@@ -169,7 +170,7 @@ def bounded(limits: Limits, *, memory_mb: int | None = None, cores: int | None =
 
 
 def problem_of_users(config: LocalConfig) -> str | None:
-    """What is wrong with the users of workspaces, in a sentence; None when nothing is."""
+    """Return the problem with the users of workspaces, in a sentence; None when there is none."""
     if not config.users.is_root:
         return None
     if (problem := config.users.problem()) is not None:
@@ -181,7 +182,9 @@ def problem_of_users(config: LocalConfig) -> str | None:
 
 
 def problem_of_limits(config: LocalConfig) -> str | None:
-    """Why templates with limits do not start, in a sentence; None when they do, or nothing was promised."""
+    """Return why templates with limits do not start, in a sentence; None when they do, or no control group is
+    configured.
+    """
     problem = None if config.cgroup is None else cgroups.problem_of(str(config.cgroup))
     if problem is None:
         return None
@@ -189,7 +192,7 @@ def problem_of_limits(config: LocalConfig) -> str | None:
 
 
 async def _find_python() -> tuple[str, str | None]:
-    """The machine's Python when it is new enough, else the one that the server runs on."""
+    """Return the machine's Python when it is new enough, else the one that the server runs on."""
     if os.access(USUAL_PYTHON, os.X_OK):
         process = await asyncio.create_subprocess_exec(
             *(USUAL_PYTHON, "-I", "-c", "import sys; print(sys.version_info[0], sys.version_info[1])"),
@@ -212,7 +215,7 @@ def _own_python() -> tuple[str, str | None]:
 
 async def _look_inside(config: LocalConfig, agent: Path, *, bwrap: Bubblewrap, python: str, prefix: str | None) -> Seen:
     config.workspaces.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # Where workspaces are, so that what is in their way is found now.
+    # In the directory of workspaces, so that problems of that path are found now.
     directory = Path(tempfile.mkdtemp(prefix=".look-", dir=config.workspaces))
     tester = config.users.tester
     try:
@@ -256,7 +259,9 @@ def _unavailable(why: str) -> DriverUnavailable:
 
 
 def how_to_allow_namespaces(proc_sys: Path = Path("/proc/sys"), containers: Sequence[str] = _CONTAINERS) -> str:
-    """The command that helps on this machine, in a sentence. What forbids user namespaces differs between systems."""
+    """Return a sentence with the command that helps on this machine. Systems forbid user namespaces in different
+    ways.
+    """
     for name, forbids, allows in _FORBIDDING:
         try:
             found = (proc_sys / name).read_text().strip()
@@ -276,7 +281,7 @@ def how_to_allow_namespaces(proc_sys: Path = Path("/proc/sys"), containers: Sequ
 
 
 def _judge(seen: Seen) -> None:
-    """Fail closed: a sandbox that starts and does not confine is none."""
+    """Fail closed: raise if the sandbox started but does not confine."""
     wrong = [
         *(["its user is root"] if seen.uid == 0 else []),
         *(["it has capabilities"] if seen.capabilities else []),

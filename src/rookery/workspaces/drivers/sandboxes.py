@@ -1,4 +1,4 @@
-"""What the launcher knows of running sandboxes, without holding up the event loop."""
+"""Asynchronous access to the launcher's records of running sandboxes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def kill(one: Running) -> None:
 
 
 async def wait_until_gone(one: Running, seconds: float) -> bool:
-    """Whether it ended by itself within this time."""
+    """Return whether the sandbox ended without a kill within this time."""
     deadline = time.monotonic() + seconds
     while one.is_there:
         if time.monotonic() > deadline:
@@ -41,10 +41,10 @@ async def wait_until_gone(one: Running, seconds: float) -> bool:
 
 
 async def in_thread(act: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """Something of the launcher, whose errors become a driver's.
+    """Run a launcher function in a thread and convert its errors to driver errors.
 
-    A caller that is cancelled is so when it is done: a thread cannot be stopped, and whoever comes next to act on the
-    workspace must not meet it.
+    Cancellation takes effect only when it is done: a thread cannot be stopped, and must not overlap the next action on
+    the workspace.
     """
     doing = asyncio.ensure_future(asyncio.to_thread(act, *arguments, **named))
     try:
@@ -58,7 +58,9 @@ async def in_thread(act: Callable[P, T], *arguments: P.args, **named: P.kwargs) 
 
 @contextlib.contextmanager
 def told_as(code: ErrorCode) -> Iterator[None]:
-    """What the system refuses, for a full disk say, is an answer too: an operation that broke is tried for ever."""
+    """Convert system errors, such as a full disk, to driver errors: an operation that raises other errors is retried
+    forever.
+    """
     try:
         yield
     except OSError as error:

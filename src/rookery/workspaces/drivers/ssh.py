@@ -1,4 +1,4 @@
-"""Workspaces on machines that are reached by ssh, confined there when bubblewrap is there."""
+"""The ssh driver: workspaces on machines reached by ssh, confined there if bubblewrap is installed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ UNCONFINED = (
 
 
 class Started(msgspec.Struct, frozen=True):
-    """What came of a start over there. `ended` are the generations that had to go."""
+    """The result of a start on the remote machine. `ended` are the boots that were ended."""
 
     ended: tuple[int, ...] = ()
     already: bool = False
@@ -50,13 +50,13 @@ class RunningThere(msgspec.Struct, frozen=True):
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What runs of a workspace over there, and the end of its log."""
+    """The running sandboxes of a workspace on the remote machine, and the end of its log."""
 
     running: tuple[RunningThere, ...] = ()
     log: str = ""
 
 
-# What a socket's address holds, without the zero at its end.
+# The length limit of a socket address, without the terminating zero.
 MAX_SOCKET_PATH = 107
 TOO_DEEP = (
     "The home of this login has a path that is too long for the sockets of workspaces. Use a login with a shorter."
@@ -82,7 +82,7 @@ class SshDriver:
         facts = await host.look()
         plan = _plan(ws, facts, agent.name)
         if len(f"{plan.run}/agent.sock".encode()) > MAX_SOCKET_PATH:
-            # Otherwise nobody would ever answer, and nobody would say why.
+            # Otherwise the agent would never respond, without an explanation.
             raise DriverError("invalid_workspace", TOO_DEEP)
         inside = Inside(bwrap_arguments.HOME, bwrap_arguments.RUN) if plan.bwrap else Inside(plan.home, plan.run)
         unconfined = UNCONFINED.format(host=place.host)
@@ -150,7 +150,7 @@ class SshDriver:
         return ForwardedSocket(host, self._sockets(), remote)
 
     async def close(self) -> None:
-        """Close every connection; agents go on."""
+        """Close every connection; agents keep running."""
         for host in self._hosts.values():
             await host.close()
         self._hosts.clear()
@@ -167,7 +167,7 @@ class SshDriver:
         return ws.ssh, self._hosts[name]
 
     def _sockets(self) -> Path:
-        """A private directory with a short path; those of sockets have 108 bytes."""
+        """Return a private directory with a short path, because socket paths are limited to 108 bytes."""
         if self._directory is None:
             usual = tempfile.gettempdir()
             self._directory = Path(tempfile.mkdtemp(prefix="rk-ssh-", dir=usual if len(usual) < 40 else "/tmp"))  # noqa: S108 - made with a fresh name
@@ -217,7 +217,7 @@ class SshDriver:
 
 
 class ForwardedSocket:
-    """A Connector: a socket of this replica that leads to the agent's. Made anew when the connection was."""
+    """A Connector: a local socket forwarded to the agent's. It is created again with each new connection."""
 
     def __init__(self, host: Host, directory: Path, remote: Callable[[], Any]) -> None:
         self._host = host
@@ -268,7 +268,7 @@ async def _look(host: Host, directory: str) -> Seen:
 def _plan(ws: WorkspaceSpec, facts: Facts, agent: str) -> Plan:
     workspace_directory.check_id(ws.id)
     if ws.sandbox.network in BY_PROXY:
-        # Refused when a template is pushed; this is for one that came another way.
+        # Such templates are refused when they are pushed; this covers stored ones.
         message = f'Workspaces of other machines cannot have network = "{ws.sandbox.network}".'
         raise DriverError("invalid_workspace", message)
     confined = facts.bwrap if ws.sandbox.enabled else None

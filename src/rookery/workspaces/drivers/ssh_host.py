@@ -1,7 +1,7 @@
-"""One connection to one machine, by the OpenSSH client: commands and forwards share it.
+"""One connection to one machine through the OpenSSH client, shared by commands and forwards.
 
-The connection belongs to this process: its far end reads from a pipe that closes when the process dies, whatever the
-reason, and ends with it. It is opened again when it was lost.
+The connection belongs to this process: its remote end reads from a pipe that closes when the process dies, for whatever
+reason, and ends with it. A lost connection is opened again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COMMAND_SECONDS = 120.0
 CONTROL_SECONDS = 30.0
 MAX_ANSWER_BYTES = 1024 * 1024
 MAX_SAID_BYTES = 64 * 1024
-SSH_FAILED = 255  # how the client says that it was not the command that failed
+SSH_FAILED = 255  # exit status of the client for its own failures, not those of the command
 # sshd allows ten sessions for each connection; one of them is held.
 SESSIONS = 8
 READY = b"rookery-ready\n"
@@ -39,7 +39,7 @@ _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,254}")
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@\\-]{0,127}")
 _JUMP = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9._-]*@)?[A-Za-z0-9_][A-Za-z0-9._-]*(?::[0-9]{1,5})?")
 
-# Python 2 and early 3 must understand the beginning, which looks at the version.
+# Python 2 and early 3 must be able to parse the beginning, which checks the version.
 _BOOT = (
     "import sys\n"
     "sys.version_info < (3, 9) and sys.exit('rookery-python %d.%d' % sys.version_info[:2])\n"
@@ -65,7 +65,9 @@ _AUTH = (
 
 
 def program() -> bytes:
-    """The launcher's modules by name, as one JSON object. Packages are empty; so is `rookery` itself, over there."""
+    """Return the launcher's modules by name, as one JSON object. Packages are empty, and so is `rookery` itself on the
+    remote machine.
+    """
     here = Path(__file__).parent / "launcher"
     package = "rookery.workspaces.drivers.launcher"
     parents = {name: "" for name in ("rookery", "rookery.workspaces", "rookery.workspaces.drivers", package)}
@@ -83,7 +85,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What a machine says of itself. It is asked by a login that workspaces may own, so it may say anything."""
+    """The machine's report about itself. It comes from a login that workspaces may control, so it is untrusted."""
 
     root: Annotated[str, msgspec.Meta(pattern=r"\A/[^\x00-\x1f\x7f:]*\Z", max_length=4096)]
     uid: int
@@ -93,11 +95,11 @@ class Facts(msgspec.Struct, frozen=True):
 
 
 class Done(msgspec.Struct, frozen=True):
-    """Of an action that has nothing to tell."""
+    """The result of an action without data."""
 
 
 class Host:
-    """A machine. `directory` is a private one of this process, with a short path: sockets are made in it."""
+    """A machine. `directory` is private to this process and has a short path: sockets are made in it."""
 
     def __init__(self, place: Ssh, directory: Path, *, ssh: str = "ssh") -> None:
         _check(place)
@@ -112,7 +114,7 @@ class Host:
         self._listening: asyncio.Task[None] | None = None
         self._connecting = asyncio.Lock()
         self._sessions = asyncio.Semaphore(SESSIONS)
-        self.facts: Facts | None = None  # once somebody asked
+        self.facts: Facts | None = None  # set after the first request
         self.epoch = 0  # counts connections: a forward belongs to the one it was made on
 
     async def connect(self) -> None:
@@ -126,12 +128,12 @@ class Host:
             try:
                 await self._open()
             finally:
-                # It is needed for the login only, and lies on no disk after that.
+                # The key is only needed for the login, and must not stay on disk.
                 self._identity.unlink(missing_ok=True)
             self.epoch += 1
 
     async def run(self, header: dict[str, Any], *blobs: bytes, kind: type[T]) -> T:
-        """Run an action of the launcher's `remote` there, and answer what it answers."""
+        """Run an action of the launcher's `remote` module there, and return its result."""
         await self.connect()
         modules = program()
         given = b"%d\n%s%s\n%s" % (len(modules), modules, json.dumps(header).encode(), b"".join(blobs))
@@ -150,14 +152,14 @@ class Host:
             raise _failed(self._place, said) from None
 
     async def look(self) -> Facts:
-        """What is over there, asked once for each connection."""
+        """Return the facts of the remote machine, requested once per connection."""
         await self.connect()
         if self.facts is None:
             self.facts = await self.run({"action": "hello"}, kind=Facts)
         return self.facts
 
     async def forward(self, local: Path, remote: str) -> None:
-        """Make a socket here that leads to one over there."""
+        """Forward a local socket to a remote one."""
         await self.connect()
         _remove(local)
         await self._control_command("forward", "-L", f"{local}:{remote}")
@@ -188,7 +190,7 @@ class Host:
         if self._place.identity is not None:
             _write(self._identity, self._place.identity.rstrip("\n") + "\n")
             lines += [f"IdentityFile {self._identity}", "IdentitiesOnly yes", "IdentityAgent none"]
-        # A file, not options: the client that makes the jump reads it too, and checks its keys as strictly.
+        # A file, not options: the client of the jump host reads it too, and checks host keys as strictly.
         _write(self._config, "\n".join(["Host *", *lines]) + "\n")
 
     def _arguments(self, *options: str) -> list[str]:
@@ -224,7 +226,7 @@ class Host:
             await self._close()
             raise _failed(self._place, f"no answer within {CONNECT_SECONDS:g} s") from None
         except BaseException:
-            # Whoever was in a hurry leaves: a connection that is not there yet must not be taken for one that is.
+            # The caller was canceled: an incomplete connection must not be taken for an open one.
             await self._close()
             raise
         if line != READY:
@@ -239,7 +241,7 @@ class Host:
 
     async def _session(self, command: str, given: bytes) -> tuple[int, bytes, str]:
         process = await asyncio.create_subprocess_exec(
-            # Without the shared connection it ends: it would make one of its own otherwise, without the key.
+            # Without the shared connection the command fails: otherwise it would open its own, without the key.
             *self._arguments("-o", "ControlMaster=no", "-o", "ProxyCommand=false", "--", self._place.host, command),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
@@ -299,7 +301,7 @@ class Host:
 
 
 async def _talk(process: asyncio.subprocess.Process, given: bytes) -> tuple[bytes, bytes]:
-    """Give it everything, and take what it answers, up to a bit more than it may, and the end of what it complains."""
+    """Send the input and return the output, up to slightly more than the limit, and the end of the error output."""
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
@@ -317,7 +319,9 @@ async def _feed(stream: asyncio.StreamWriter, data: bytes) -> None:
 
 
 async def _first(stream: asyncio.StreamReader, size: int) -> bytes:
-    """The rest is read and forgotten: a machine that talks without end must not fill the memory of this one."""
+    """Return the first bytes. The rest is read and discarded: a machine that sends without end must not fill this one's
+    memory.
+    """
     kept = bytearray()
     while chunk := await stream.read(64 * 1024):
         kept += chunk[: size - len(kept)]
@@ -338,7 +342,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 def name_of(place: Ssh) -> str:
-    """One name for one machine, account and way of getting there."""
+    """Return one name per machine, account and route."""
     told = json.dumps([place.host, place.user, place.port, place.jump, place.known_hosts, place.identity])
     return hashlib.sha256(told.encode()).hexdigest()[:12]
 
@@ -377,6 +381,6 @@ def _write(path: Path, text: str) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """Of the server's environment only what ssh needs to find keys of the server's own."""
+    """Return the parts of the server's environment that ssh needs to find the server's own keys."""
     kept = {name: value for name in ("HOME", "SSH_AUTH_SOCK", "USER", "LOGNAME") if (value := os.environ.get(name))}
     return {"PATH": os.defpath if shutil.which("ssh", path=os.defpath) else os.environ.get("PATH", os.defpath), **kept}

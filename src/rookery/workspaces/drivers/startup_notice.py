@@ -1,4 +1,4 @@
-"""Says at the start of a server whether this machine confines workspaces, and not only when the first one fails."""
+"""A log notice at the start of a server whether this machine confines workspaces, before the first one fails."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = get_logger("workspaces")
 
 
 async def announce(drivers: Iterable[Driver]) -> None:
-    """One real sandbox is started. What is wrong is a warning: the server serves all the same."""
+    """Check the sandbox of each driver. Problems are warnings: the server runs anyway."""
     for driver in drivers:
         if not isinstance(driver, LocalDriver):
             continue

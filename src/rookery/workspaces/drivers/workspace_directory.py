@@ -1,4 +1,4 @@
-"""The directory of one workspace: where its files are, outside and as the agent sees them, and what is in `run/`."""
+"""The directory of one workspace: its paths, outside and as the agent sees them, and the content of `run/`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
 def check_id(workspace_id: str) -> None:
-    """It becomes the name of a directory."""
+    """Check an id, because it becomes the name of a directory."""
     if _ID.fullmatch(workspace_id) is None:
         raise DriverError("invalid_workspace", f"{workspace_id!r:.80} is not the id of a workspace.")
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """Where the files of a workspace are. `directory` is entered by the server alone."""
+    """The paths of a workspace's files. Only the server may enter `directory`."""
 
     directory: Path
 
@@ -47,7 +47,7 @@ class Layout(msgspec.Struct, frozen=True):
 
     @property
     def egress(self) -> Path:
-        """Bound into a sandbox that gets out by a proxy, to be read: the socket in it is the way out."""
+        """The directory of the egress socket, bound read-only into a sandbox that uses the proxy."""
         return self.directory / "egress"
 
     @property
@@ -72,7 +72,7 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 class Inside(msgspec.Struct, frozen=True):
-    """The same places as the agent sees them."""
+    """The same paths as the agent sees them."""
 
     home: str
     run: str
@@ -86,7 +86,7 @@ class Inside(msgspec.Struct, frozen=True):
 def files_of(
     ws: WorkspaceSpec, inside: Inside, *, bwrap: str | None, egress: Mapping[str, Any] | None = None
 ) -> list[File]:
-    """What goes into `run/`: the token, the settings and the scripts of this generation."""
+    """Return the files of `run/`: the token, the settings and the scripts of this boot."""
     files = [
         File("token", ws.token.encode(), 0o600),
         File("config.json", json.dumps(agent_config(ws, inside, bwrap=bwrap, egress=egress)).encode(), 0o600),
@@ -100,14 +100,14 @@ def files_of(
 def agent_config(
     ws: WorkspaceSpec, inside: Inside, *, bwrap: str | None, egress: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """What the agent reads at its start: `config.json`."""
+    """Return `config.json`, which the agent reads at its start."""
     return {
         "generation": ws.generation,
         "directory": inside.expand(ws.directory),
         "home": inside.home,
         "env": ws.env,
         "parameters": ws.parameters,
-        # Names only: the values are handed over when the agent answers, and stand on no disk.
+        # Names only: the values are sent when the agent responds, and are on no disk.
         "secrets": sorted(ws.secrets),
         "startup": {
             "script": f"{inside.run}/startup.sh" if ws.startup else None,
@@ -127,7 +127,7 @@ def agent_config(
 
 
 def tail(path: Path, limit: int = 2000) -> str:
-    """The end of a log that the server keeps itself; never of a file that a workspace may replace."""
+    """Return the end of a log that the server writes; never call it on a file that a workspace may replace."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)

@@ -1,8 +1,8 @@
-"""Which user of the machine a local workspace runs as.
+"""The users of the machine that local workspaces run as.
 
-Kernel limits such as inotify instances count by user. A server that is root gives each workspace a user and group of
-its own, from a range that belongs to nobody else. The owner of a workspace's directories is the record of it: it is
-on disk before anything runs as that user, and goes away with the files.
+Kernel limits such as inotify instances count by user. A server that runs as root gives each workspace its own user and
+group, from a range reserved for this. The owner of a workspace's directories is the record of it: it is on disk before
+anything runs as that user, and goes away with the files.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from rookery.workspaces.drivers.protocol import DriverError
 from rookery.workspaces.drivers.workspace_directory import Layout
 
 NOBODY = 65534
-# Chosen: no distribution, container engine or systemd gives these away, and a signed number holds them.
+# Chosen: no distribution, container engine or systemd assigns these, and they fit a signed integer.
 DEFAULT_RANGE = (2_000_000_000, 2_000_999_999)
 STATE = "workspace-users.json"
 
 
 class State(msgspec.Struct):
-    """What `STATE` holds: the user for the next workspace, and users that never come back.
+    """The content of `STATE`: the user for the next workspace, and users that are never reused.
 
-    Those are users of workspaces that could write to shared folders: their files stay when the workspace goes.
+    Those are users of workspaces that could write to shared folders: their files stay when the workspace is deleted.
     """
 
     next: int = 0
@@ -47,7 +47,7 @@ class Users:
         return os.geteuid() == 0
 
     def problem(self) -> str | None:
-        """Why workspaces cannot each have a user of their own, as a sentence; None when they can, or need not."""
+        """Return why workspaces cannot each have their own user, as a sentence; None when they can, or need not."""
         if not self.is_root:
             return None
         for name in ("uid_map", "gid_map"):
@@ -63,21 +63,22 @@ class Users:
 
     @property
     def fallback(self) -> int:
-        """The one user of all workspaces, where they cannot each have their own."""
+        """Return the one user of all workspaces, where they cannot each have their own."""
         return NOBODY if self._shared is None else self._shared
 
     @property
     def tester(self) -> int | None:
-        """A user to try out a sandbox with: the last of the range, which is given away last."""
+        """Return a user for testing a sandbox: the last of the range, which is assigned last."""
         if not self.is_root:
             return None
         return self._range[1] if self.problem() is None else self.fallback
 
     def choose(self, place: Layout, *, writes_shared: bool) -> int | None:
-        """The user that this workspace is to run as; None for the server's own. Blocks for a moment.
+        """Return the user that this workspace runs as; None for the server's own. Blocks for a moment.
 
-        Call it with the lock of the workspace. A workspace keeps its user for life, unless it had one of an older
-        version or its template began or ceased to share folders: then its files are given to the new one.
+        Call it with the lock of the workspace. A workspace keeps its user until it is deleted, unless the user was
+        assigned by an older version, or its template started or stopped sharing folders: then its files are given to a
+        new user.
         """
         if not self.is_root:
             return None
@@ -94,7 +95,7 @@ class Users:
         return found
 
     def accounts(self) -> list[str]:
-        """Accounts of this machine in the range: they could touch the files of workspaces."""
+        """Return accounts of this machine in the range: they could access the files of workspaces."""
         return [each.pw_name for each in pwd.getpwall() if self._range[0] <= each.pw_uid <= self._range[1]]
 
     def _allocate(self, place: Layout, *, keep: bool) -> int:
@@ -105,7 +106,7 @@ class Users:
             if keep:
                 state.kept.append(chosen)
             _write(file, state)
-            # Before anybody else chooses: from here on its owner says that it is taken.
+            # Before another process chooses: from here on the owner of this directory marks the user as taken.
             place.run.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.chown(place.run, chosen, chosen, follow_symlinks=False)
             return chosen
@@ -118,7 +119,7 @@ class Users:
                 _write(file, state)
 
     def _free(self, state: State) -> int:
-        """The next one, or from the beginning again when the range is through."""
+        """Return the next user, starting over at the end of the range."""
         low, high = self._range
         used = {*state.kept, *self._in_use()}
         after = max(state.next, low)
@@ -131,7 +132,7 @@ class Users:
         )
 
     def _in_use(self) -> Iterator[int]:
-        """Owners of all directories of workspaces, those that are being deleted too."""
+        """Yield the owners of all workspace directories, including those being deleted."""
         try:
             directories = list((self._data_dir / "workspaces").iterdir())
         except FileNotFoundError:
@@ -152,7 +153,7 @@ def _owner(path: Path) -> int | None:
 
 
 class _locked:
-    """The file of the state, open, for one process at a time."""
+    """The open state file, for one process at a time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -167,7 +168,7 @@ class _locked:
 
 
 def _read(file: int) -> State:
-    """A damaged file is as good as none: users that are in use are found by their files."""
+    """Read the state. A damaged file counts as missing: users in use are found by their files."""
     try:
         return msgspec.json.decode(os.pread(file, 1 << 24, 0), type=State)
     except msgspec.MsgspecError:
@@ -178,12 +179,12 @@ def _write(file: int, state: State) -> None:
     content = msgspec.json.encode(state)
     os.pwrite(file, content, 0)
     os.ftruncate(file, len(content))
-    # Before anything belongs to that user.
+    # Before any file belongs to that user.
     os.fsync(file)
 
 
 def _mapped(path: Path) -> list[tuple[int, int]]:
-    """The users, from and to, that exist in this process's namespace."""
+    """Return the users, as ranges, that exist in this process's namespace."""
     try:
         rows = [[int(part) for part in line.split()] for line in path.read_text().splitlines()]
     except OSError:
@@ -192,7 +193,7 @@ def _mapped(path: Path) -> list[tuple[int, int]]:
 
 
 def _holds(mapped: list[tuple[int, int]], wanted: tuple[int, int]) -> bool:
-    """Whether all that is wanted is there, without a gap."""
+    """Return whether the whole wanted range is mapped, without a gap."""
     at = wanted[0]
     for low, high in mapped:
         if low <= at <= high:

@@ -1,6 +1,6 @@
-"""The way out of workspaces whose network is `hosts` or `public`: a socket for each, and behind it a proxy.
+"""Network egress of workspaces whose network is `hosts` or `public`: a socket for each, with a proxy behind it.
 
-What comes through the socket was written by code in a workspace; nothing of it is trusted. May import `guard`, `log`
-and the launcher's records; knows no database. Start with `doors` (who serves which socket), then `proxy` (one
+Code in a workspace writes to the socket, so nothing that arrives is trusted. May import `guard`, `log` and the
+launcher's records, and no database. Start with `sockets` (which replica serves which socket), then `proxy` (one
 connection).
 """

@@ -1,4 +1,4 @@
-"""Bytes between two sockets, with bounds: what one side does not read, the other may not send."""
+"""Bounded copying of bytes between two sockets: data that one side does not read stops the other from sending."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ MAX_TRAILER_BYTES = 8 * 1024
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t\x20-\x7e]*)?")
 _LONE_NEWLINE = re.compile(rb"(?<!\r)\n")
 
-# Told how many bytes went on.
+# Called with the number of bytes that were forwarded.
 Moved = Callable[[int], None]
 
 
 class TooLong(Exception):
-    """A head is longer than it may be."""
+    """Raised when a head exceeds its limit."""
 
 
 class Broken(Exception):
-    """A body is not framed as its head said, or ends too early."""
+    """Raised when a body is not framed as its head announced, or ends too early."""
 
 
 class Wire:
@@ -40,7 +40,7 @@ class Wire:
 
     @classmethod
     async def over(cls, made: socket.socket) -> Wire:
-        """Of a connected socket, which it owns from now on."""
+        """Wrap a connected socket and take ownership of it."""
         try:
             if made.family == socket.AF_UNIX:
                 return cls(*await asyncio.open_unix_connection(sock=made, limit=READ_BYTES))
@@ -50,7 +50,7 @@ class Wire:
             raise
 
     async def read(self, most: int = READ_BYTES) -> bytes:
-        """What has come, empty at the end."""
+        """Return received bytes, empty at the end."""
         return self._take(most) if self._unread else await self.reader.read(most)
 
     def _take(self, count: int) -> bytes:
@@ -59,13 +59,13 @@ class Wire:
         return data
 
     async def peek(self) -> bytes:
-        """The first byte that has not been read, which stays; empty at the end."""
+        """Return the first unread byte without consuming it; empty at the end."""
         if not self._unread:
             self._unread += await self.reader.read(READ_BYTES)
         return bytes(self._unread[:1])
 
     async def read_exactly(self, count: int) -> bytes:
-        """So many bytes; `Broken` when it ends before that."""
+        """Return this many bytes; raise `Broken` when the connection ends before that."""
         while len(self._unread) < count:
             data = await self.reader.read(READ_BYTES)
             if not data:
@@ -74,13 +74,15 @@ class Wire:
         return self._take(count)
 
     async def read_head(self, most: int) -> bytes:
-        """Up to an empty line, without it. Empty when nothing came at all; `Broken` when it ends before that."""
+        """Return the bytes up to an empty line, without it; empty at the end of the connection. Raises `Broken` when it
+        ends inside a head.
+        """
         found = self._unread
-        seen = 0  # what came byte by byte is not searched from its beginning each time
+        seen = 0  # avoids searching from the beginning after each received byte
         while (end := found.find(b"\r\n\r\n", max(0, seen - 3), most + 4)) < 0:
             if len(found) > most:
                 raise TooLong
-            # Lines that end otherwise would be waited for until the time is up.
+            # Otherwise a head with other line endings would be awaited until the timeout.
             if _LONE_NEWLINE.search(found, seen):
                 raise Broken
             seen = len(found)
@@ -95,7 +97,7 @@ class Wire:
         return head
 
     async def read_line(self) -> bytes:
-        """Of a chunked body, without its end."""
+        """Return a line of a chunked body, without its ending."""
         while (end := self._unread.find(b"\r\n", 0, MAX_CHUNK_LINE + 2)) < 0:
             if len(self._unread) > MAX_CHUNK_LINE:
                 raise Broken
@@ -112,13 +114,13 @@ class Wire:
         await self.writer.drain()
 
     def end(self) -> None:
-        """Say that nothing more comes; the other direction stays open."""
+        """Close the sending direction; the other stays open."""
         with contextlib.suppress(OSError, RuntimeError):
             if self.writer.can_write_eof():
                 self.writer.write_eof()
 
     async def linger(self, seconds: float) -> None:
-        """Read on for a moment: closing on unread bytes would take the answer away from whoever reads it."""
+        """Read for a moment: closing with unread bytes would discard the response before the client reads it."""
         left = LINGER_BYTES
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -126,7 +128,7 @@ class Wire:
                     left -= len(data)
 
     async def close(self, seconds: float) -> None:
-        """With what is still to be sent; what is not read within this time is given up."""
+        """Close after sending what is buffered; give up when it is not read within this time."""
         try:
             async with asyncio.timeout(seconds):
                 self.writer.close()
@@ -137,12 +139,12 @@ class Wire:
             self.drop()
 
     def drop(self) -> None:
-        """At once."""
+        """Close immediately."""
         self.writer.transport.abort()
 
 
 async def copy(source: Wire, target: Wire, moved: Moved) -> None:
-    """Until the source ends, which the target is told."""
+    """Copy until the source ends, then close the sending direction of the target."""
     while data := await source.read():
         await target.write(data)
         moved(len(data))
@@ -160,14 +162,14 @@ async def copy_exactly(source: Wire, target: Wire, length: int, moved: Moved) ->
 
 
 async def copy_chunks(source: Wire, target: Wire, moved: Moved) -> None:
-    """A chunked body, framed anew: extensions and trailers stay behind."""
+    """Copy a chunked body and frame it again; extensions and trailers are dropped."""
     while size := await _chunk_size(source):
         target.writer.write(b"%x\r\n" % size)
         await copy_exactly(source, target, size, moved)
         if await source.read_line() != b"":
             raise Broken
         await target.write(b"\r\n")
-        # Thousands of tiny chunks may have come at once, and everybody else would wait for them.
+        # Thousands of tiny chunks may have arrived together; let other tasks run.
         await asyncio.sleep(0)
     left = MAX_TRAILER_BYTES
     while line := await source.read_line():

@@ -1,4 +1,4 @@
-"""The list of hosts that a template lets its workspaces reach: how it is written, and what is on it. Pure."""
+"""The host list of a template: its syntax, and whether a host is on it. Pure."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ USUAL_PORTS = (80, 443)
 MAX_NAME = 253
 MAX_SHOWN = 20
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
-# What resolvers take for an address: `1`, `127.1`, `0x7f.0.0.1`.
+# Forms that resolvers read as an address: `1`, `127.1`, `0x7f.0.0.1`.
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """One entry. `is_domain`: every name below `name`, but not that name itself."""
+    """One entry. With `is_domain` it matches every name below `name`, but not that name itself."""
 
     name: str
     is_domain: bool
@@ -37,9 +37,9 @@ class Rule(msgspec.Struct, frozen=True):
         return f"{'*.' if self.is_domain else ''}{self.name}{'' if self.port is None else f':{self.port}'}"
 
 
-@lru_cache(4096)  # read for every request
+@lru_cache(4096)  # parsed for every request
 def parse(text: str) -> Rule:
-    """An entry as a template has it. Raises ValueError with a sentence."""
+    """Parse an entry of a template. Raises ValueError with a sentence."""
     if "://" in text or "/" in text:
         raise ValueError(f"{text!r:.80} is not a host: leave out the scheme and the path.")
     host, colon, number = text.rpartition(":") if text.count(":") == 1 else (text, "", "")
@@ -63,7 +63,7 @@ def parse(text: str) -> Rule:
 
 
 def normal(name: str) -> str | None:
-    """The one way to write a name; None when it is none. A dot at the end, which says that a name is whole, goes."""
+    """Return the canonical form of a name, without a final dot; None when it is not a name."""
     made = name.lower().removesuffix(".")
     if not made or len(made) > MAX_NAME or not all(_LABEL.fullmatch(label) for label in made.split(".")):
         return None
@@ -71,7 +71,9 @@ def normal(name: str) -> str | None:
 
 
 def address(text: str) -> str | None:
-    """The one way to write an address; None unless it is one in full. Programs disagree about short forms."""
+    """Return the canonical form of an address; None unless it is written in full. Programs disagree about short
+    forms.
+    """
     try:
         found = ip_address(text)
     except ValueError:
@@ -80,12 +82,12 @@ def address(text: str) -> str | None:
 
 
 def is_address(name: str) -> bool:
-    """Whether a resolver would read the name as an address. No top-level domain is a number."""
+    """Return whether a resolver would read the name as an address. No top-level domain is a number."""
     return _NUMBER.fullmatch(name.rpartition(".")[2]) is not None
 
 
 def shown(rules: Iterable[Rule]) -> str:
-    """The list for people and models, short enough to be read."""
+    """Return the list for users and models, short enough to be read."""
     texts = [str(each) for each in rules]
     more = f" and {len(texts) - MAX_SHOWN} more" if len(texts) > MAX_SHOWN else ""
     return ", ".join(texts[:MAX_SHOWN]) + more if texts else "none"

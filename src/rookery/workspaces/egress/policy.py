@@ -1,7 +1,7 @@
-"""What a running workspace may reach, written down beside the workspaces and not in one: `data_dir/egress/ID.json`.
+"""The egress policy of a running workspace, stored outside of it: `data_dir/egress/ID.json`.
 
-It is written at the start and holds until the workspace stops. Every replica of the machine reads the file for each
-request, so all agree whoever serves the socket, also right after a restart with another list.
+It is written at the start and is valid until the workspace stops. Every replica of the machine reads the file for each
+request, so all apply the same policy, even right after a restart with another list.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ _SUFFIX = ".json"
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """`is_public`: every public host. `is_capped`: the template asked for more than listed hosts, and the server's
-    settings allow no more than that."""
+    """With `is_public` every public host is allowed. With `is_capped` the template requested more than listed hosts,
+    and the server's settings allow only those.
+    """
 
     generation: int
     hosts: tuple[str, ...]

@@ -1,8 +1,8 @@
-"""One connection of a workspace to the outside: understood, checked against what it may reach, guarded, passed on.
+"""The egress proxy: parses one connection of a workspace, checks it against the policy and the guard, and forwards it.
 
-A connection carries one request, or one tunnel. Whoever asks again connects again, so that no second request can hide
-behind the first. Refusals say in words what to do, for a model reads them; many programs show nothing but the status
-line of a proxy, so the reason stands there too.
+A connection carries one request, or one tunnel. Each further request needs a new connection, so that no second request
+can hide behind the first. Refusals state what to do, because a model reads them. Many programs show only the status
+line of a proxy, so the reason is there too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ ASK = "An administrator can add hosts to the template; it then holds from the wo
 
 @dataclass(frozen=True, kw_only=True)
 class Times:
-    """Seconds. `idle`: no byte either way. `half`: the same once one side has said that it is done."""
+    """Timeouts in seconds. `idle`: no byte in either direction. `half`: the same after one side has closed its
+    direction.
+    """
 
     head: float = 30.0
     connect: float = CONNECT_SECONDS
@@ -47,7 +49,7 @@ class Proxy:
         self._times = times
 
     async def serve(self, client: Wire, workspace_id: str, policy: Policy | None, *, lookups: Lookups) -> None:
-        """To its end. The caller closes the connection when this is cancelled."""
+        """Serve a connection to its end. The caller closes the connection when this is canceled."""
         visit = _Visit(self._stats)
         try:
             await self._serve(client, policy, visit, lookups)
@@ -61,12 +63,12 @@ class Proxy:
                 late = _no_answer(visit, f"did not answer within {self._times.idle:g} seconds")
                 await self._refuse(client, visit.form(late))
         except (OSError, Broken):
-            pass  # one of the two has left
+            pass  # one side has left
         finally:
             visit.tell(workspace_id)
 
     async def turn_away(self, client: Wire, refusal: Refusal) -> None:
-        """Refuse whatever is asked, in the language in which it is."""
+        """Refuse any request, in the protocol of the client."""
         first = b""
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(self._times.linger):
@@ -74,7 +76,7 @@ class Proxy:
         await self._refuse(client, socks.unwilling(refusal) if first == socks.FIRST_BYTE else requests.answer(refusal))
 
     async def _refuse(self, client: Wire, answer: bytes) -> None:
-        """Answer, and leave when it has been read."""
+        """Send a refusal, and close when it has been read."""
         try:
             async with asyncio.timeout(self._times.linger):
                 await client.write(answer)
@@ -104,7 +106,7 @@ class Proxy:
         await upstream.close(self._times.linger)
 
     async def _read(self, client: Wire, policy: Policy | None, visit: _Visit) -> Request | None:
-        """None when somebody came and left without a word."""
+        """Read the request; return None when the client left without sending anything."""
         head = b""
         try:
             async with asyncio.timeout(self._times.head):
@@ -140,7 +142,7 @@ class Proxy:
         try:
             return await Wire.over(await self._guard.connect(host, port, seconds=seconds, lookups=lookups))
         except Blocked:
-            # Not which address: what names of the network around the server mean is nobody's business in a workspace.
+            # The address is not shown: a workspace must not learn how names of the server's network resolve.
             raise Refusal(
                 403,
                 f"{request.host} leads to a private address",
@@ -184,7 +186,7 @@ class Proxy:
             try:
                 await self._pass_answer_on(client, upstream, visit, awake)
             finally:
-                # An answer may come before the body has been sent: whoever answers so does not want the rest.
+                # A response may arrive before the body has been sent: such a host does not want the rest.
                 sending.cancel()
                 await asyncio.wait({sending})
         client.end()
@@ -199,16 +201,16 @@ class Proxy:
                 await byte_relay.copy_chunks(client, upstream, lambda count: visit.sent(count, awake))
             else:
                 await byte_relay.copy_exactly(client, upstream, length, lambda count: visit.sent(count, awake))
-            # What follows is heard by nobody. Its end says that the client is content, though the host may not be done.
+            # Further bytes are discarded. The end of the stream means the client is done, though the host may not be.
             while await client.read():
                 pass
             awake.half_over()
         except Broken:
-            # Half a body must not look like a whole one, and its sender gets no answer that it could believe.
+            # A partial body must not look complete, so its sender gets no successful response.
             visit.is_broken = True
             upstream.drop()
         except OSError:
-            pass  # the host has closed: perhaps with an answer
+            pass  # the host has closed: perhaps with a response
 
     async def _pass_answer_on(self, client: Wire, upstream: Wire, visit: _Visit, awake: _Awake) -> None:
         for _ in range(MAX_INTERIM):
@@ -229,9 +231,9 @@ class Proxy:
 
 
 def check(request: Request, policy: Policy) -> None:
-    """Whether the workspace may ask for this host, with this port. Raises `Refusal`."""
+    """Check whether the workspace may reach this host and port. Raises `Refusal`."""
     if policy.is_public:
-        return  # where it leads to is the guard's to judge
+        return  # the guard checks the resolved address
     if request.is_address:
         raise _with_list(requests.address_refused(request.host), policy)
     rules = policy.rules()
@@ -252,7 +254,7 @@ def _with_list(refusal: Refusal, policy: Policy) -> Refusal:
 
 
 def allowed(policy: Policy) -> str:
-    """What a workspace may reach, in words."""
+    """Describe what a workspace may reach."""
     if policy.is_public:
         return "Allowed: every public host on every port; nothing private, and nothing of the server's machine."
     if policy.is_capped:
@@ -277,7 +279,7 @@ def _no_answer(visit: _Visit, why: str) -> Refusal:
 
 
 class _Awake:
-    """Moves the end of a connection on while bytes flow."""
+    """Extends the deadline of a connection while bytes flow."""
 
     def __init__(self, limit: asyncio.Timeout, times: Times) -> None:
         self._limit = limit
@@ -287,7 +289,7 @@ class _Awake:
 
     def again(self) -> None:
         until = self._limit.when()
-        # Not for every piece: a timer is dearer than a look at the clock.
+        # Not for every piece: a timer costs more than reading the clock.
         if until is not None and until - self._loop.time() < self._seconds * 0.9:
             self._move()
 
@@ -301,7 +303,7 @@ class _Awake:
 
 
 class _Visit:
-    """What a connection came to, for the log and the counters."""
+    """The outcome of a connection, for the log and the counters."""
 
     def __init__(self, stats: EgressStats) -> None:
         self._stats = stats
@@ -310,7 +312,7 @@ class _Visit:
         self._decision: Decision | None = None
         self.request: Request | None = None
         self.status: int | None = None
-        # How the client is answered, which is known when it has said its first byte.
+        # The format of refusals, which is known after the client's first byte.
         self.form: Callable[[Refusal], bytes] = requests.answer
         self.established = requests.ESTABLISHED
         self.has_idled = False
@@ -318,7 +320,7 @@ class _Visit:
 
     @property
     def is_unanswered(self) -> bool:
-        """Whether a host has been asked and said nothing, which a tunnel does not show."""
+        """Return whether a host was asked and sent nothing, which a tunnel does not show."""
         return self.request is not None and not self.request.is_tunnel and self.status is None
 
     def decide(self, decision: Decision) -> None:
@@ -357,7 +359,7 @@ class _Visit:
 
 
 async def _both(one: Coroutine[Any, Any, None], other: Coroutine[Any, Any, None]) -> None:
-    """Until both are over, or one fails, which ends the other."""
+    """Run both to their end; if one fails, cancel the other."""
     tasks = {asyncio.create_task(one, name="egress-up"), asyncio.create_task(other, name="egress-down")}
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)

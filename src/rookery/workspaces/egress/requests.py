@@ -1,7 +1,7 @@
-"""Requests to a proxy, read strictly: what two programs could understand differently is refused. Pure.
+"""Requests to a proxy, parsed strictly: anything that two programs could parse differently is refused. Pure.
 
-Of a request that is passed on, the first line, `Host`, `Connection` and how the body is framed are written anew, from
-what was understood; so nobody behind the proxy can find another request in it.
+For a forwarded request, the first line, `Host`, `Connection` and the body framing are written again from the parsed
+values, so no program behind the proxy can find another request in it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MAX_HEAD_BYTES = 32 * 1024
 MAX_TARGET_BYTES = 8 * 1024
 MAX_HEADERS = 100
 
-# What a request came to, as metrics count it.
+# The result of a request, as metrics count it.
 Decision: TypeAlias = Literal["allowed", "not_listed", "blocked_address", "malformed", "unreachable", "too_many"]
 
 ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
@@ -29,19 +29,19 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _AUTHORITY = re.compile(r"(?:([A-Za-z0-9._-]+)|\[([0-9A-Fa-f:.]{2,45})\])(?::([0-9]{1,5}))?")
 _LENGTH = re.compile(r"[0-9]{1,18}")
 _STATUS = re.compile(rb"HTTP/1\.[01] ([1-9][0-9]{2})(?: [\t\x20-\x7e\x80-\xff]*)?")
-# Between two neighbours only, and so never passed on.
+# Hop-by-hop headers, which are never forwarded.
 _HOP = frozenset(
     {
         *("connection", "keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authorization"),
         *("te", "trailer", "transfer-encoding", "upgrade", "http2-settings"),  # codespell:ignore te
     }
 )
-# Written anew by whoever passes a request on.
+# Written again when a request is forwarded.
 _OWN = frozenset({"host", "content-length"})
 
 
 class Refusal(Exception):
-    """The answer to a request that goes nowhere. `reason` is the status line's: many programs show nothing else."""
+    """Raised for a refused request. `reason` is that of the status line: many programs show nothing else."""
 
     def __init__(self, status: int, reason: str, text: str, *, decision: Decision = "malformed") -> None:
         super().__init__(text)
@@ -52,8 +52,9 @@ class Refusal(Exception):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody wants. `host` is a name, or an address in full; `length` is that of the body, None when it comes in
-    chunks."""
+    """A parsed request. `host` is a name, or an address in full; `length` is that of the body, None when it is
+    chunked.
+    """
 
     method: str
     host: str
@@ -73,7 +74,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return hosts.address(self.host) is not None
 
     def head(self) -> bytes:
-        """As the host is to read it."""
+        """Return the head for the host."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         where = host if self.port == 80 else f"{host}:{self.port}"
         lines = [f"{self.method} {self.path} HTTP/1.{self.version}", f"Host: {where}"]
@@ -86,7 +87,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse(head: bytes) -> Request:
-    """A request from its head, without the empty line at its end. Raises `Refusal`."""
+    """Parse a request from its head, without the empty line at its end. Raises `Refusal`."""
     first, *rest = head.split(b"\r\n")
     if first.startswith(b"PRI * HTTP/2"):
         raise Refusal(505, "HTTP/2 is not spoken here", "This proxy speaks HTTP/1.1, and this was HTTP/2.")
@@ -113,14 +114,15 @@ def parse(head: bytes) -> Request:
 
 
 def answer_head(head: bytes) -> tuple[int, bytes]:
-    """The status of a host's answer, and its head as it is passed on: without what was meant for the proxy, and with
-    the word that the connection ends here. Raises ValueError when it is none."""
+    """Return the status of a host's response, and its head for the client: without headers for the proxy, and with
+    `Connection: close`. Raises ValueError when it is invalid.
+    """
     first, *rest = head.split(b"\r\n")
     line = _STATUS.fullmatch(first)
     if line is None:
         raise ValueError("no status line")
     headers = [_header(each) for each in rest]
-    # How the body is framed stays as it is, for the body does.
+    # The framing headers are kept, because the body is forwarded unchanged.
     dropped = _left_out(headers) - {"transfer-encoding", "trailer"}
     kept = [f"{name}: {value}" for name, value in headers if name.lower() not in dropped]
     status = int(line[1])
@@ -130,7 +132,7 @@ def answer_head(head: bytes) -> tuple[int, bytes]:
 
 
 def answer(refusal: Refusal) -> bytes:
-    """A refusal as programs and people read it."""
+    """Encode a refusal for programs and users."""
     body = f"{refusal.text}\n".encode()
     head = (
         f"HTTP/1.1 {refusal.status} {refusal.reason}\r\nContent-Type: text/plain; charset=utf-8\r\n"
@@ -156,7 +158,7 @@ def _headers(lines: list[bytes]) -> list[tuple[str, str]]:
 
 
 def _header(line: bytes) -> tuple[str, str]:
-    # In pieces: one pattern for all of it would take a line of blanks for hours of work.
+    # In pieces: a single pattern for the whole line could take hours on a line of blanks.
     name, colon, value = line.partition(b":")
     value = value.strip(b" \t")
     if not colon or _NAME.fullmatch(name) is None or _VALUE.fullmatch(value) is None:
@@ -210,7 +212,7 @@ def _absolute(target: str) -> tuple[str, int, str]:
 
 
 def _place(authority: str, *, usual: int | None) -> tuple[str, int]:
-    """Host and port of an authority."""
+    """Return host and port of an authority."""
     match = _AUTHORITY.fullmatch(authority)
     written = (match[1] or match[2]) if match is not None else ""
     host = hosts.address(written) if match is not None and match[2] is not None else place(written)
@@ -221,7 +223,7 @@ def _place(authority: str, *, usual: int | None) -> tuple[str, int]:
 
 
 def place(written: str) -> str | None:
-    """A name, or an address of IPv4 in full, in the one way to write it; None when it is neither."""
+    """Return the canonical form of a name or a full IPv4 address; None when it is neither."""
     host = hosts.normal(written)
     if host is None or not hosts.is_address(host):
         return host

@@ -1,7 +1,7 @@
-"""SOCKS 5 (RFC 1928), for programs that speak no HTTP: without authentication, and CONNECT alone.
+"""SOCKS 5 (RFC 1928), for programs without HTTP proxy support: no authentication, and only CONNECT.
 
-A name is resolved by the server, as for HTTP (clients call this `socks5h`). A refusal is one byte here; the log has the
-words.
+The server resolves names, as for HTTP (clients call this `socks5h`). A refusal is one byte here; the log has the
+reason.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rookery.workspaces.egress.requests import Decision, Refusal, Request
 
 FIRST_BYTE = b"\x05"
 _VERSION, _NO_AUTHENTICATION, _CONNECT = 5, 0, 1
-# Whoever made the connection is told no address: it is of no use to a workspace, and says where the server is.
+# No bound address is sent: it is useless to a workspace, and would reveal the server's address.
 _BOUND = b"\x00\x01\x00\x00\x00\x00\x00\x00"
 
 ESTABLISHED = b"\x05\x00" + _BOUND
@@ -27,7 +27,7 @@ _REPLIES: dict[Decision, int] = {
 
 
 class SocksRefusal(Refusal):
-    """One that has a byte of its own."""
+    """A refusal with its own reply code."""
 
     def __init__(self, text: str, reply: int) -> None:
         super().__init__(400, "Malformed request", text)
@@ -35,7 +35,7 @@ class SocksRefusal(Refusal):
 
 
 async def negotiate(client: Wire) -> None:
-    """The first of two questions: how the client would say who it is. Raises `Refusal`."""
+    """Read the first message: the authentication methods of the client. Raises `Refusal`."""
     version, count = await client.read_exactly(2)
     methods = await client.read_exactly(count)
     if version != _VERSION or _NO_AUTHENTICATION not in methods:
@@ -44,7 +44,7 @@ async def negotiate(client: Wire) -> None:
 
 
 async def read_request(client: Wire) -> Request:
-    """The second: where to. Raises `Refusal`."""
+    """Read the second message: the destination. Raises `Refusal`."""
     version, command, reserved, kind = await client.read_exactly(4)
     if version != _VERSION or reserved != 0:
         raise requests.malformed("it does not go on as SOCKS 5 says")
@@ -61,24 +61,24 @@ async def read_request(client: Wire) -> Request:
 
 async def _read_host(client: Wire, kind: int) -> str | None:
     match kind:
-        case 1:  # an address of IPv4
+        case 1:  # an IPv4 address
             return str(IPv4Address(await client.read_exactly(4)))
-        case 4:  # of IPv6
+        case 4:  # an IPv6 address
             return str(IPv6Address(await client.read_exactly(16)))
         case 3:  # a name
             (length,) = await client.read_exactly(1)
             written = (await client.read_exactly(length)).decode("latin-1")
-            # Some clients write addresses as if they were names.
+            # Some clients send addresses as names.
             return hosts.address(written) or requests.place(written)
     raise SocksRefusal("The kind of address in this request is none of SOCKS 5.", _NO_SUCH_KIND)
 
 
 def unwilling(refusal: Refusal) -> bytes:
-    """The answer to the first question: no method is acceptable."""
+    """Encode the response to the first message: no method is acceptable."""
     return b"\x05\xff"
 
 
 def answer(refusal: Refusal) -> bytes:
-    """The answer to the second."""
+    """Encode the response to the second message."""
     reply = refusal.reply if isinstance(refusal, SocksRefusal) else _REPLIES.get(refusal.decision, _GENERAL_FAILURE)
     return bytes((_VERSION, reply)) + _BOUND

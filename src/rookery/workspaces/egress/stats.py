@@ -1,4 +1,4 @@
-"""What is counted about the way out of workspaces."""
+"""Counters of workspace egress."""
 
 from __future__ import annotations
 

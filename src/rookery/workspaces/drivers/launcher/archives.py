@@ -1,7 +1,7 @@
-"""What a template puts into a new home, and how a directory goes away for good.
+"""Unpacking of a template's files into a new home, and removal of directory trees.
 
-Both meet content that nobody vouches for: archives with links out of them, directories that cannot be entered, trees
-that are deeper than a process may have files open.
+Both handle untrusted content: archives with links out of them, directories that cannot be entered, and trees that are
+deeper than the limit of open files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def unpack(archive: bytes, target: Path, *, owner: int | None) -> None:
-    """Files, directories and links that stay inside, from a tar archive into a directory that is empty and ours."""
+    """Unpack files, directories and links that stay inside from a tar archive into an empty directory of ours."""
     try:
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
             _unpack_all(tar, target.resolve(), packed=len(archive))
@@ -47,7 +47,7 @@ def _unpack_all(tar: tarfile.TarFile, target: Path, *, packed: int) -> None:
         if path == target:
             continue
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        # A link of the same archive must not lead what comes after it somewhere else.
+        # A link of the same archive must not redirect later entries.
         if os.path.realpath(path.parent) != str(path.parent) or path.is_symlink():
             raise _refused(f"hold {member.name!r:.80} behind a link")
         if member.isdir():
@@ -94,7 +94,7 @@ def discard(path: Path) -> None:
 
 
 def discard_at(parent: int, name: str) -> None:
-    """The same, below an open directory, which no link can swap for another.
+    """Remove a name below an open directory, which no link can replace.
 
     Directories found inside are moved up beside the first one before they are emptied, so the depth of a tree costs
     neither stack nor open files.
@@ -116,7 +116,9 @@ def discard_at(parent: int, name: str) -> None:
 
 
 def _empty(top: int, device: int) -> bool:
-    """One round: what is in `top` goes, what was in its directories comes up. False when nothing was left."""
+    """Run one round: remove the files in `top` and move the content of its directories up. Return False when nothing
+    was left.
+    """
     names = os.listdir(top)
     for name in names:
         found = os.stat(name, dir_fd=top, follow_symlinks=False)
@@ -130,7 +132,7 @@ def _empty(top: int, device: int) -> bool:
             for below in os.listdir(inner):
                 if stat.S_ISDIR((below_is := os.stat(below, dir_fd=inner, follow_symlinks=False)).st_mode):
                     os.close(_enter(inner, below, below_is))
-                    # A name that nobody could have foreseen and taken.
+                    # An unpredictable name, which no program can have taken.
                     os.rename(below, f".{secrets.token_hex(16)}", src_dir_fd=inner, dst_dir_fd=top)
                 else:
                     os.unlink(below, dir_fd=inner)
@@ -141,8 +143,8 @@ def _empty(top: int, device: int) -> bool:
 
 
 def _enter(parent: int, name: str, found: os.stat_result) -> int:
-    """Open a directory, giving its owner the rights that were taken from it."""
+    """Open a directory and restore its owner's permissions first."""
     if found.st_mode & 0o700 != 0o700:
-        # Between the look and this, nothing of the workspace runs any more.
+        # No process of the workspace runs any more that could replace it between the check and this call.
         os.chmod(f"/proc/self/fd/{parent}/{name}", 0o700)
     return os.open(name, _OPEN_DIRECTORY, dir_fd=parent)

@@ -1,6 +1,6 @@
 """The arguments of bubblewrap for one workspace. Their order matters: a later mount covers an earlier one.
 
-Each line that looks odd answers a trap that was tried out; debug-and-operations.md, "Sandbox of local workspaces".
+Each unusual line avoids a problem that was observed in practice.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RUN = "/run/rookery"
 AGENT = "/run/rookery-agent.pyz"
 EGRESS = "/run/rookery-egress"
 BWRAP = "/run/rookery-bwrap"
-# As deep as in its package: it finds its libraries from where it is.
+# As deep as in its package: it finds its libraries relative to its own path.
 BWRAP_PROGRAM = f"{BWRAP}/package/bin/bwrap"
 UID = 1000
 MIB = 1024 * 1024
@@ -30,22 +30,23 @@ FROM_ETC = (
     *("alternatives", "ssl/certs", "ca-certificates", "localtime", "ld.so.cache", "nsswitch.conf"),
     *("pki/ca-trust", "pki/java", "pki/tls/certs", "pki/tls/cert.pem", "pki/tls/openssl.cnf"),
 )
-# Of an installation of Python, what it needs to run: beside it may be anything, the server's data for one.
+# The parts of a Python installation that it needs to run: beside them may be anything, for example the server's data.
 FROM_PYTHON = ("bin", "include", "lib", "lib64")
 OF_THE_ROOT = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-# Where templates may not put anything: the sandbox's own mounts, and what would reveal the machine's processes.
+# Paths where templates may not mount anything: the sandbox's own mounts, and paths that would reveal the machine's
+# processes.
 OWN_MOUNTS = ("/proc", "/dev", "/sys", "/run", RUN, HOME, "/usr", "/etc", "/tmp")  # noqa: S108 - compared only
 SEALED = ("/proc", "/dev", "/sys", RUN, AGENT, EGRESS, BWRAP, HOME)
 
 
 class Handle(NamedTuple):
-    """A folder of the machine, by an open handle: whoever may write beside it could put a link in its place."""
+    """A folder of the machine, by an open handle: a process that may write beside it could replace it with a link."""
 
     path: str
 
 
-# Text is an argument; bytes are contents that bubblewrap reads from a descriptor, whose number takes their place. So
-# does that of a handle.
+# Text is an argument. Bytes are contents that bubblewrap reads from a descriptor, whose number replaces them. A handle
+# is replaced by its descriptor number, too.
 Arguments = list[Union[str, bytes, Handle]]
 
 
@@ -65,7 +66,7 @@ def build(plan: Plan) -> Arguments:
 
 def _namespaces(plan: Plan) -> Arguments:
     arguments: Arguments = [
-        # By itself --unshare-all only tries the user namespace, and would go on without one.
+        # With --unshare-all alone the user namespace is optional, and bubblewrap would continue without one.
         "--unshare-user",
         "--unshare-all",
         *(["--share-net"] if plan.network == "host" else []),
@@ -109,7 +110,7 @@ def _links_of_the_root() -> Arguments:
 
 
 def bound_trees(python_prefix: str | None) -> list[Bound]:
-    """The trees of the machine that every workspace sees, to be read. What a template binds comes on top."""
+    """Return the trees of the machine that every workspace may read. The template's binds are added to them."""
     paths = ["/usr"]
     paths += [f"/{name}" for name in OF_THE_ROOT if not os.path.islink(f"/{name}")]
     paths += [f"/etc/{name}" for name in FROM_ETC]
@@ -119,7 +120,9 @@ def bound_trees(python_prefix: str | None) -> list[Bound]:
 
 
 def _trees(plan: Plan) -> Arguments:
-    """A server may be installed below /usr, with its data, and a workspace of the same user could read them."""
+    """Bind the machine's trees and hide the server's files in them: it may be installed below /usr with its data, where
+    a workspace of the same user could read them.
+    """
     bounds = bound_trees(plan.python_prefix)
     arguments: Arguments = []
     for bound in bounds:
@@ -157,7 +160,9 @@ def _etc(plan: Plan, shell: str) -> Arguments:
 
 
 def _ssh_config(plan: Plan) -> bytes:
-    """ssh knows no proxy, but runs a command instead of connecting. What users write for themselves comes first."""
+    """ssh supports no proxy, but can run a command instead of connecting. Settings of the workspace's user take
+    precedence.
+    """
     command = f"{shlex.quote(plan.python)} -I {AGENT} connect".replace("%", "%%")
     return f"Host localhost 127.0.0.1 ::1\n  ProxyCommand none\nHost *\n  ProxyCommand {command} %h %p\n".encode()
 
@@ -171,7 +176,7 @@ def _read(path: str) -> bytes:
 
 
 def _memory(plan: Plan) -> Arguments:
-    """The empty ones come first: a tree below /tmp or /run would be covered otherwise."""
+    """Return the empty mounts, which come first: they would cover a tree below /tmp or /run otherwise."""
     arguments: Arguments = ["--proc", "/proc", "--dev", "/dev"]
     # Without a size, each would be half of the machine's memory.
     for target, size_mb in (("/dev/shm", 64), ("/tmp", plan.tmp_mb), ("/run", 16)):  # noqa: S108 - inside
@@ -187,21 +192,21 @@ def _mounts(plan: Plan) -> Arguments:
         arguments += ["--bind-fd", Handle(path), path]
     arguments += ["--bind", plan.home, HOME, "--bind", plan.run, RUN]
     if plan.egress is not None:
-        # The directory, because each replica that comes to serve it puts a new socket there. A socket can be connected
-        # to where nothing can be written.
+        # The directory, because each replica that takes over puts a new socket there. A socket on a read-only mount can
+        # still be connected to.
         arguments += ["--ro-bind", plan.egress, EGRESS]
     return [*arguments, *_nested(plan), "--ro-bind", plan.agent, AGENT]
 
 
 def bwrap_inside(bwrap: str | None, libraries: str | None) -> str | None:
-    """Where a workspace finds bubblewrap for sandboxes in it; None where there is none."""
+    """Return the path of bubblewrap inside a workspace, for nested sandboxes; None where there is none."""
     if bwrap is not None and os.path.realpath(bwrap).startswith("/usr/"):
         return bwrap
     return BWRAP_PROGRAM if bwrap is not None and libraries is not None else None
 
 
 def _nested(plan: Plan) -> Arguments:
-    """A bubblewrap that the server brings along, with its libraries, where the workspace cannot replace it."""
+    """Bind the bubblewrap that the server brings along, with its libraries, where the workspace cannot replace it."""
     if not plan.nested or plan.bwrap is None or plan.bwrap_libraries is None:
         return []
     libraries = f"{BWRAP}/{os.path.basename(plan.bwrap_libraries)}"
@@ -219,7 +224,7 @@ def _closing(plan: Plan) -> Arguments:
         raise LaunchError(f"there is no system call filter for {platform.machine()}", "driver_unavailable")
     return [
         *("--seccomp", program),
-        # What is left of the root and of /dev is memory that could be filled; the root comes last.
+        # The rest of the root and of /dev is memory that could be filled; the root comes last.
         *("--remount-ro", "/dev"),
         *("--remount-ro", "/"),
         *("--chdir", HOME),
@@ -227,7 +232,7 @@ def _closing(plan: Plan) -> Arguments:
 
 
 def problem_of_bind(path: str, hidden: Sequence[str]) -> str | None:
-    """Why a template may not bind this path, as the end of a sentence; None when it may.
+    """Return why a template may not bind this path, as the end of a sentence; None when it may.
 
     `hidden` are the files and directories of the server, its data first.
     """
@@ -240,7 +245,7 @@ def problem_of_bind(path: str, hidden: Sequence[str]) -> str | None:
                 what = "a file that the settings of the server name" if number else "the data of the server"
                 return f"holds, or lies in, {what}"
     except (OSError, LaunchError) as error:
-        # It changed under the look.
+        # It changed during the check.
         return f"cannot be looked at: {error.strerror if isinstance(error, OSError) else error}"
     if any(within(mount, path) for mount in OWN_MOUNTS) or any(within(path, place) for place in SEALED):
         return "covers a part of the sandbox itself"
@@ -249,6 +254,6 @@ def problem_of_bind(path: str, hidden: Sequence[str]) -> str | None:
     if not os.path.exists(real):
         return "does not exist on this machine"
     if real != path:
-        # Whoever may write to a shared folder could make one in it, to any other folder of the machine.
+        # A user with write access to a shared folder could create a link in it to any other folder of the machine.
         return f"leads through a link; name the folder itself, which is {real}"
     return None

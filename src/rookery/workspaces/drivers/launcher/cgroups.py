@@ -1,7 +1,7 @@
-"""Control groups for one workspace, below a directory that the deployment gives to the server.
+"""Control groups for one workspace, below a directory that the deployment delegates to the server.
 
-Of version 2 that directory is a group; of version 1 it holds the hierarchies, as `/sys/fs/cgroup` does: `memory`, `cpu`
-and `pids`, each with a group of its own.
+In version 2 that directory is a group. In version 1 it holds the hierarchies, as `/sys/fs/cgroup` does: `memory`, `cpu`
+and `pids`, each with its own group.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def limits_of(plan: Plan) -> dict[str, str]:
 
 
 def older_limits_of(plan: Plan) -> dict[str, dict[str, str]]:
-    """The same in the words of version 1, by hierarchy. Memory with swap is no more than without."""
+    """Return the limits in the format of version 1, by hierarchy. The limit with swap equals the one without."""
     limits: dict[str, dict[str, str]] = {}
     if plan.memory_mb:
         most = str(plan.memory_mb * MIB)
@@ -47,7 +47,7 @@ def older_limits_of(plan: Plan) -> dict[str, dict[str, str]]:
 
 
 def prepare(plan: Plan) -> list[int]:
-    """Make the groups and set their limits; the answer is where the number of a process is written to move it there.
+    """Make the groups, set their limits, and return the descriptors to which a process id is written to move it there.
 
     They are opened with the rights of the caller, and may be used after those are dropped.
     """
@@ -64,7 +64,7 @@ def prepare(plan: Plan) -> list[int]:
 
 
 def problem_of(cgroup: str) -> str | None:
-    """Why limits of templates cannot all be set there, as the end of a sentence; None when they can."""
+    """Return why limits of templates cannot all be set there, as the end of a sentence; None when they can."""
     is_newer = os.path.exists(f"{cgroup}/cgroup.controllers")
     try:
         if is_newer:
@@ -84,7 +84,7 @@ def problem_of(cgroup: str) -> str | None:
 
 
 def remove(cgroup: str, workspace_id: str) -> None:
-    """Once nothing of the workspace runs any more."""
+    """Remove the groups, once no process of the workspace runs any more."""
     for parent in (cgroup, *(f"{cgroup}/{name}" for name in HIERARCHIES)):
         with contextlib.suppress(OSError):
             os.rmdir(path_of(parent, workspace_id))
@@ -107,7 +107,7 @@ def _prepare_older(plan: Plan, cgroup: str) -> list[int]:
     found = []
     for name, values in limits.items():
         group = path_of(f"{cgroup}/{name}", plan.workspace_id)
-        # One that a crash has left could not be given a limit above that with swap.
+        # A group left by a crash would refuse a memory limit above its limit with swap.
         with contextlib.suppress(OSError):
             os.rmdir(group)
         found.append(_make(group, values, may_lack="memory.memsw.limit_in_bytes"))

@@ -1,7 +1,7 @@
-"""Fills the directory of a workspace before a start.
+"""Setup of a workspace's directory before a start.
 
-`home/` and `run/` belong to the workspace, which may have put anything there, links to the server's files above all.
-So they are written only by an open directory and a fresh name.
+`home/` and `run/` belong to the workspace, which may have put anything there, for example links to the server's files.
+So they are only written through an open directory and with fresh names.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class File(NamedTuple):
-    """Something for `run/`."""
+    """A file for `run/`."""
 
     name: str
     content: bytes
@@ -25,9 +25,9 @@ class File(NamedTuple):
 
 
 def fill(directory: Path, files: list[File], archive: bytes | None, *, owner: int | None) -> None:
-    """Make what is missing, and write what this generation needs.
+    """Make missing directories, and write the files of this boot.
 
-    A home is filled beside its place and then moved there: it is never seen half filled.
+    A home is filled under a temporary name and then moved, so a partially filled one is never visible.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     home, run_dir = directory / "home", directory / "run"
@@ -43,7 +43,7 @@ def fill(directory: Path, files: list[File], archive: bytes | None, *, owner: in
     if not run_dir.is_dir() or run_dir.is_symlink():
         run_dir.mkdir(mode=0o700)
     if owner is not None:
-        # The home last: its owner says whether all of it was given.
+        # The home last: its owner shows whether all of it was handed over.
         give(run_dir, owner)
         if home.lstat().st_uid != owner:
             give(home, owner)
@@ -59,10 +59,10 @@ def fill(directory: Path, files: list[File], archive: bytes | None, *, owner: in
 
 
 def give(top: Path, owner: int) -> None:
-    """Give a whole tree to another user; links are given, not followed. Nothing of the workspace runs meanwhile.
+    """Give a whole tree to another user; links are given, not followed. No process of the workspace runs meanwhile.
 
-    One directory is open at a time: a tree may be deeper than a process may have files open. The top comes last, so
-    that a tree which was given in part belongs to its old owner.
+    One directory is open at a time: a tree may be deeper than the limit of open files. The top comes last, so that a
+    partially given tree still belongs to its old owner.
     """
     at = os.open(top, _OPEN_DIRECTORY)
     try:
@@ -85,7 +85,7 @@ def give(top: Path, owner: int) -> None:
 
 
 def _give_entries(directory: int, owner: int, device: int) -> list[str]:
-    """What is directly in a directory is given; the answer is the directories in it."""
+    """Give the entries of a directory, and return its subdirectories."""
     directories = []
     for name in os.listdir(directory):
         os.chown(name, owner, owner, dir_fd=directory, follow_symlinks=False)
@@ -96,14 +96,16 @@ def _give_entries(directory: int, owner: int, device: int) -> list[str]:
 
 
 def _let_in(directory: Path) -> None:
-    """A command may have taken the rights to its own directories away, and no start would ever work again."""
+    """Restore permissions of a directory. A command may have removed them, and no start would ever work again."""
     mode = directory.stat().st_mode
     if mode & 0o700 != 0o700:
         directory.chmod(stat.S_IMODE(mode) | 0o700)
 
 
 def _tidy(run: int) -> None:
-    """Files stay: the agent goes on with its journal. A pipe in the place of one would hold it up for ever."""
+    """Remove the old `agent.json` and everything that is not a regular file, because a pipe would block the agent
+    forever. Other files stay: the agent continues its journal.
+    """
     for name in os.listdir(run):
         found = os.stat(name, dir_fd=run, follow_symlinks=False)
         if name == "agent.json" or not stat.S_ISREG(found.st_mode):
@@ -130,7 +132,7 @@ def _write(directory: int, name: str, content: bytes, *, mode: int, owner: int |
 
 
 def _remove(directory: int, name: str) -> None:
-    """Whatever it is: the workspace may have made a directory of that name, with something in it."""
+    """Remove an entry of any kind: the workspace may have made a directory of that name that is not empty."""
     try:
         found = os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""Keeps files of the server out of the trees that a sandbox sees.
+"""Mounts that hide the server's files in the trees that a sandbox sees.
 
-A file is not covered by a mount of its own: whoever renews a certificate renames a new file over the old one, which
-takes the mount away with it. Instead the directory that holds it becomes an empty one in memory, and everything else
-that was in it is bound or linked there again. What appears in that directory later is not seen either.
+A file is not covered by its own mount: renewing a certificate renames a new file over the old one, which removes the
+mount. Instead, the directory of the file becomes an empty one in memory, and everything else that was in it is bound or
+linked there again. Files that appear in that directory later are not visible either.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from typing import NamedTuple
 
 from rookery.workspaces.drivers.launcher.plan import LaunchError
 
-MAX_LINKS = 40  # what the kernel follows
+MAX_LINKS = 40  # as many as the kernel follows
 MAX_SIBLINGS = 1000  # chosen: bubblewrap takes 9000 arguments
 
 
 class Bound(NamedTuple):
-    """A tree of the machine, by its real path, and where the sandbox sees it."""
+    """A tree of the machine, by its real path, and its path in the sandbox."""
 
     source: str
     target: str
 
 
 class Walk(NamedTuple):
-    """Which links a path leads through, each by its real place, and where it ends. The end need not exist."""
+    """The links that a path leads through, each by its real path, and the final path, which need not exist."""
 
     links: list[str]
     end: str
 
 
 class Cover(NamedTuple):
-    """A directory that is replaced: `target` in the sandbox, and what it holds again."""
+    """A directory that is replaced: `target` in the sandbox, and the entries restored in it."""
 
     target: str
     links: list[tuple[str, str]]  # text of the link, target
@@ -54,7 +54,7 @@ def walk(path: str) -> Walk:
         try:
             text = os.readlink(here)
         except OSError:
-            at = here  # no link, or nothing that could be looked at
+            at = here  # not a link, or not accessible
             continue
         links.append(here)
         if len(links) > MAX_LINKS:
@@ -66,7 +66,7 @@ def walk(path: str) -> Walk:
 
 
 def holds_or_lies_in(path: str, hidden: str) -> bool:
-    """Whether a tree and a file or directory of the server share anything, under whatever names."""
+    """Return whether a tree and a file or directory of the server overlap, under any names."""
     found = walk(hidden)
     real = walk(path).end
     for name in (hidden, *found.links, found.end):
@@ -79,7 +79,7 @@ def holds_or_lies_in(path: str, hidden: str) -> bool:
 
 
 def covers(bounds: Sequence[Bound], hidden: Iterable[str], uid: int | None) -> list[Cover]:
-    """What has to be replaced in these trees, so that a process of this user sees nothing of what is hidden."""
+    """Return the directories to replace in these trees, so that a process of this user sees no hidden file."""
     kept, removed = _entries(bounds, hidden)
     directories = sorted({os.path.dirname(path) for path in (*kept, *removed)})
     made: list[Cover] = []
@@ -105,7 +105,7 @@ def covers(bounds: Sequence[Bound], hidden: Iterable[str], uid: int | None) -> l
 
 
 def _entries(bounds: Sequence[Bound], hidden: Iterable[str]) -> tuple[set[str], set[str]]:
-    """Links on the way to what is hidden, whose directories must not change; and what is to be seen no more."""
+    """Return the links on the path to hidden files, whose directories must not change, and the paths to hide."""
     sources = [bound.source for bound in bounds]
     places = [*sources, *(mount for source in sources for mount in _mounts_below(source))]
     kept: set[str] = set()
@@ -114,7 +114,7 @@ def _entries(bounds: Sequence[Bound], hidden: Iterable[str]) -> tuple[set[str], 
         found = walk(path)
         kept.update(found.links)
         for end in (found.end, *_other_names(found.end, places), *_hard_links(found.end, sources)):
-            # Of what does not exist yet, the first directory that is missing.
+            # For a path that does not exist yet, use the first missing directory.
             while not os.path.lexists(os.path.dirname(end)):
                 end = os.path.dirname(end)
             removed.add(end)
@@ -122,7 +122,7 @@ def _entries(bounds: Sequence[Bound], hidden: Iterable[str]) -> tuple[set[str], 
 
 
 def _other_names(end: str, places: Iterable[str]) -> list[str]:
-    """The same file below directories that are mounted in several places of the machine."""
+    """Return other paths of the file below directories that are mounted several times."""
     above = {(found.st_dev, found.st_ino): path for path in _above(end) if (found := _stat(path)) is not None}
     names = []
     for place in places:
@@ -134,7 +134,7 @@ def _other_names(end: str, places: Iterable[str]) -> list[str]:
 
 
 def _hard_links(end: str, sources: Iterable[str]) -> Iterator[str]:
-    """Other names of one file. They are looked for only when it has some: that takes a second."""
+    """Return other names of one file. The search takes a second, so it runs only if the file has several links."""
     found = _stat(end)
     if found is None or not stat.S_ISREG(found.st_mode) or found.st_nlink < 2:
         return
@@ -152,7 +152,7 @@ def _cover(directory: str, target: str, removed: set[str]) -> Cover:
     try:
         names = sorted(os.listdir(directory))
     except OSError:
-        return made  # it may be entered and not listed: then nothing of it is seen
+        return made  # it may be entered but not listed: then none of its entries are visible
     for name in names:
         path, place = os.path.join(directory, name), os.path.join(target, name)
         found = _stat(path)
@@ -166,7 +166,9 @@ def _cover(directory: str, target: str, removed: set[str]) -> Cover:
 
 
 def _may_enter(source: str, directory: str, uid: int | None) -> bool:
-    """Whether the workspace's user gets there; if not, nothing has to be hidden, and nothing could be mounted."""
+    """Return whether the workspace's user can enter it. If not, nothing has to be hidden, and nothing could be
+    mounted.
+    """
     if not os.path.isdir(directory):
         return False
     if uid is None:

@@ -1,4 +1,4 @@
-"""What the launcher is told, as JSON on its standard input."""
+"""The launcher's input: one plan, as JSON on standard input."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 class Plan:
     """One sandbox to start. Paths are those of the machine that it starts on.
 
-    The directory of a workspace holds `home/` and `run/`, which the workspace owns and may do anything to, and beside
-    them what it must not touch: `sandbox.json` and `sandbox.log`.
+    The directory of a workspace holds `home/` and `run/`, which the workspace owns and may change in any way, and
+    beside them files it must not touch: `sandbox.json` and `sandbox.log`.
     """
 
     workspace_id: str
@@ -21,15 +21,15 @@ class Plan:
     agent: str  # the zipapp
     python: str
     python_prefix: str | None = None  # bound as well, when the interpreter is not below /usr
-    bwrap: str | None = None  # none: a plain process, which can do all that its user can
-    bwrap_libraries: str | None = None  # what it brings along; the sandbox gets both, for sandboxes in it
-    uid: int | None = None  # to become first, when started as root
-    network: str = "none"  # host: the machine's; every other: a namespace of its own
-    egress: str | None = None  # with hosts and public: the directory of the socket that leads out
+    bwrap: str | None = None  # none: an unconfined process with all rights of its user
+    bwrap_libraries: str | None = None  # its bundled libraries; the sandbox gets both, for nested sandboxes
+    uid: int | None = None  # the user to switch to when started as root
+    network: str = "none"  # host: the machine's; every other: its own namespace
+    egress: str | None = None  # with hosts and public: the directory of the egress socket
     nested: bool = True
     ro_binds: list[str] = field(default_factory=list)
     rw_binds: list[str] = field(default_factory=list)
-    hidden: list[str] = field(default_factory=list)  # of what is bound, this stays unseen: the server's own data
+    hidden: list[str] = field(default_factory=list)  # hidden in all bound trees: the server's own data
     env: dict[str, str] = field(default_factory=dict)
     tmp_mb: int = 1024
     memory_mb: int = 0
@@ -37,7 +37,7 @@ class Plan:
     pids: int = 0
     disk_mb: int = 0
     cgroup: str | None = None
-    # Instead of the agent: run this, wait for it, and end with its exit status. That is how a machine is tested.
+    # Run this instead of the agent, wait for it, and end with its exit status. The machine check uses it.
     command: list[str] | None = None
 
     @classmethod
@@ -55,7 +55,7 @@ class Plan:
 
 
 class LaunchError(Exception):
-    """The sandbox did not start; a sentence for people, with a code that drivers know."""
+    """Raised when the sandbox did not start; a sentence for users, with a code that drivers know."""
 
     def __init__(self, message: str, code: str = "sandbox_failed") -> None:
         super().__init__(message)

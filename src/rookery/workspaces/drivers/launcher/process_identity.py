@@ -1,12 +1,12 @@
-"""Which process a number means: numbers are used again, a number with its start time is not."""
+"""The identity of a process: its pid and start time, because pids are reused."""
 
 from __future__ import annotations
 
-# How a sandbox is told from any other bubblewrap: the name that the outer process goes by.
+# Marks a sandbox among other bubblewrap processes: the name of the outer process.
 MARK = "rookery-workspace"
 
 
-# Where a workspace that is not confined carries the same, in the environment of each of its processes.
+# Marks an unconfined workspace: the environment variable that each of its processes inherits.
 VARIABLE = "ROOKERY_WORKSPACE"
 
 
@@ -15,10 +15,10 @@ def mark(workspace_id: str, generation: int) -> str:
 
 
 def start_of(pid: int) -> int | None:
-    """When a process began, in the kernel's ticks; None for one that is gone or only waits to be reaped."""
+    """Return the start time of a process in kernel ticks; None for one that is gone or a zombie."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            # The name is in parentheses and may hold anything, also parentheses.
+            # The name is in parentheses and may contain anything, including parentheses.
             fields = file.read().rpartition(b")")[2].split()
     except OSError:
         return None

@@ -1,7 +1,7 @@
-"""What the server asks of a machine that it reaches by ssh: one action, told on standard input.
+"""Actions of the server on a machine that it reaches by ssh, read from standard input.
 
-The first line is JSON with the action; the bytes that it counts follow. Nothing secret is in arguments, which everybody
-on the machine can read. The answer is one line of JSON.
+The first line is JSON with the action, followed by the number of bytes that it announces. Arguments hold no secrets,
+because every user of the machine can read them. The response is one line of JSON.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def root() -> Path:
 
 
 def hello(_: dict[str, Any]) -> dict[str, Any]:
-    """What is here."""
+    """Return the facts of this machine."""
     return {
         "root": str(root()),
         "uid": os.geteuid(),
@@ -55,7 +55,7 @@ def hello(_: dict[str, Any]) -> dict[str, Any]:
 
 
 def put(header: dict[str, Any]) -> dict[str, Any]:
-    """Keep the agent, under a name that holds its hash: whole, or not at all."""
+    """Store the agent under a name that holds its hash, completely or not at all."""
     content = sys.stdin.buffer.read(header["size"])
     if hashlib.sha256(content).hexdigest() != header["sha256"]:
         raise LaunchError("the agent arrived damaged")

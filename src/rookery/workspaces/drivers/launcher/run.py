@@ -1,9 +1,9 @@
-"""Reads a plan, starts what it says, and answers with one line of JSON.
+"""The launcher's main function: reads a plan, starts it, and responds with one line of JSON.
 
-The order is what makes it safe: everything that needs rights happens first, the rights are dropped, and only then does
-bubblewrap start. As root it would keep all capabilities and, whatever the sandbox says its user is, remain root for
-the kernel. The sandbox waits at a gate until its limits are set and its process is written down, so that no crash of
-the launcher leaves one that nobody finds.
+The order makes it safe: everything that needs rights happens first, then the rights are dropped, and only then does
+bubblewrap start. As root it would keep all capabilities and remain root for the kernel, whatever user the sandbox
+shows. The sandbox waits at a gate until its limits are set and its process is recorded, so that a crash of the launcher
+never leaves an untracked sandbox.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rookery.workspaces.drivers.launcher import (
 from rookery.workspaces.drivers.launcher.plan import LaunchError, Plan
 
 OPEN_FILES = 4096
-PROCESSES = 4096  # chosen: when the template says nothing, still no fork bomb
+PROCESSES = 4096  # chosen: stops a fork bomb when the template sets no limit
 COMMAND_SECONDS = 30
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
 PR_SET_CHILD_SUBREAPER = 36
@@ -50,7 +50,7 @@ def launch(plan: Plan) -> dict[str, Any]:
     os.umask(0o022)
     files = _Files(plan)
     held = _hold_binds(plan) if plan.bwrap else {}
-    # With the rights of the server: the workspace's user may not look where the server's files are.
+    # With the rights of the server: the workspace's user cannot access the server's files.
     built = bwrap_arguments.build(plan) if plan.bwrap else []
     groups = cgroups.prepare(plan) if plan.bwrap else []
     if os.geteuid() == 0 and plan.uid is not None and plan.bwrap:
@@ -68,7 +68,7 @@ def launch(plan: Plan) -> dict[str, Any]:
 
 
 class _Files:
-    """Opened with the rights of the server, and kept: the workspace's own user may not reach them."""
+    """Files that are opened with the rights of the server and kept open: the workspace's user may not reach them."""
 
     def __init__(self, plan: Plan) -> None:
         self.log_path = f"{plan.directory}/sandbox.log"
@@ -86,8 +86,9 @@ class _Files:
 
 
 def _hold_binds(plan: Plan) -> dict[str, int]:
-    """The folders that a template binds, each opened without following a link. What they are called may change from
-    now on: bubblewrap refuses to go on when the name leads somewhere else."""
+    """Open the folders that a template binds, without following links. Their names may change from now on: bubblewrap
+    fails if a name leads elsewhere.
+    """
     paths = [*plan.ro_binds, *plan.rw_binds]
     if paths and plan.bwrap and not _binds_by_handle(plan.bwrap):
         message = "this bubblewrap is too old to bind folders safely; install one that has --bind-fd (0.10, or patched)"
@@ -130,7 +131,7 @@ def _start_confined(
         else:
             listed.append(item if isinstance(item, str) else str(_held(item, inherited)))
     command = plan.command or [plan.python, "-I", bwrap_arguments.AGENT, "--run-dir", bwrap_arguments.RUN]
-    # By a descriptor: arguments of a process can be read by everybody on the machine.
+    # By a descriptor: every user of the machine can read process arguments.
     listed_in = _held(b"".join(os.fsencode(item) + b"\0" for item in listed), inherited)
     process = subprocess.Popen(  # noqa: S603 - the program that the settings name
         [process_identity.mark(plan.workspace_id, plan.generation), "--args", str(listed_in), "--", *command],
@@ -160,7 +161,7 @@ def _start_confined(
             record = _record(plan, child, monitor=process.pid)
             files.write_record(record)
     except BaseException:
-        # The gate opens also when its other end is closed: left alone, it would go on without its limits.
+        # The gate also opens when its other end is closed: the sandbox would then run without its limits.
         _end(plan, child, process)
         raise
     os.write(gate, b"1")
@@ -168,7 +169,7 @@ def _start_confined(
 
 
 def _refuse_root(pid: int) -> None:
-    """What the sandbox calls its user says nothing; this is who it is for the kernel."""
+    """Check the real user of the process in the kernel; the user shown inside the sandbox proves nothing."""
     with open(f"/proc/{pid}/status") as file:
         users = next(line.split()[1:] for line in file if line.startswith("Uid:"))
     if "0" in users:
@@ -247,7 +248,7 @@ def _start_plainly(plan: Plan, files: _Files) -> dict[str, Any]:
     libc = ctypes.CDLL(None)
 
     def prepare() -> None:
-        # Orphans come back to the agent instead of to init, so that a stop finds them.
+        # Orphans are reparented to the agent instead of init, so that a stop finds them.
         libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         for name, value in _limits(plan).items():
@@ -257,7 +258,7 @@ def _start_plainly(plan: Plan, files: _Files) -> dict[str, Any]:
 
     shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
     process = subprocess.Popen(  # noqa: S603 - the interpreter that was found for it
-        # By a name relative to where it starts: the whole path may be longer than a socket's can be.
+        # By a relative name: the whole path may exceed the length limit of socket paths.
         [plan.python, "-I", plan.agent, "--run-dir", plan.run, "--listen", "unix:agent.sock"],
         stdin=subprocess.DEVNULL,
         stdout=files.log,

@@ -1,8 +1,8 @@
-"""Which sandboxes run on this machine, and how they are ended for certain.
+"""The running sandboxes of this machine, and how to end them reliably.
 
-The launcher writes down the first process of a sandbox where the workspace cannot reach it; what the workspace itself
-writes (`run/agent.json`) could name any process of the machine, and is never believed. A sandbox whose record was lost
-is found by the mark of its outer process.
+The launcher records the first process of a sandbox where the workspace cannot reach it. The workspace's own record
+(`run/agent.json`) could name any process of the machine, and is never trusted. A sandbox whose record was lost is found
+by the mark of its outer process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ POLL_SECONDS = 0.02
 
 @dataclass(frozen=True)
 class Running:
-    """A sandbox that runs: `pid` is its first process, whose end is the end of every other."""
+    """A running sandbox: `pid` is its first process, whose end ends all others."""
 
     workspace_id: str
     generation: int
@@ -40,7 +40,9 @@ class Running:
 
 
 def find(directory: Path) -> list[Running]:
-    """What runs of the workspace in this directory, by its record and by marks; usually nothing or one."""
+    """Return the running sandboxes of the workspace in this directory, by its record and by marks; usually none or
+    one.
+    """
     found = {}
     if known := recorded(directory):
         found[known.pid] = known
@@ -51,21 +53,21 @@ def find(directory: Path) -> list[Running]:
 
 
 def find_all(workspaces: Path) -> list[Running]:
-    """What runs of all workspaces below this directory."""
+    """Return the running sandboxes of all workspaces below this directory."""
     found = {}
     if workspaces.is_dir():
         for directory in workspaces.iterdir():
             if known := recorded(directory):
                 found[known.pid] = known
     for marked in scan():
-        # Another server on this machine has workspaces too, below a directory of its own.
+        # Another server on this machine may have workspaces below its own directory.
         if (workspaces / marked.workspace_id).is_dir():
             found.setdefault(marked.pid, marked)
     return list(found.values())
 
 
 def recorded(directory: Path) -> Running | None:
-    """What the launcher wrote down, if it still runs."""
+    """Return the sandbox that the launcher recorded, if it still runs."""
     try:
         running = Running(**json.loads((directory / "sandbox.json").read_bytes()))
     except (OSError, ValueError, TypeError):
@@ -74,8 +76,9 @@ def recorded(directory: Path) -> Running | None:
 
 
 def scan() -> list[Running]:
-    """Sandboxes by the mark of their outer process. Only processes outside of sandboxes count: inside, anything can
-    call itself so."""
+    """Return sandboxes by the mark of their outer process. Only processes outside of sandboxes count: inside, any
+    process can use that name.
+    """
     found = []
     mark = f"{process_identity.MARK} ".encode()
     own = os.stat("/proc/self/ns/pid").st_ino
@@ -100,21 +103,24 @@ def scan() -> list[Running]:
 
 
 def kill(running: Running) -> None:
-    """End it from outside. Returns once every process of it is gone, which the kernel sees to: it ends all processes of
-    a namespace before it lets go of the first."""
+    """End the sandbox from outside. Returns once all its processes are gone: the kernel ends all processes of a
+    namespace before the first one disappears.
+    """
     if not running.confined:
         _kill_plain(running)
         return
     _signal(running.pid, running.pid_start)
     _until_gone(running.pid, running.pid_start)
     if running.monitor is not None and running.monitor_start is not None:
-        # It ends by itself when its child does; one that was stopped would not.
+        # It ends with its child, unless it was stopped by a signal.
         _signal(running.monitor, running.monitor_start)
         _until_gone(running.monitor, running.monitor_start)
 
 
 def _signal(pid: int, start: int, number: int = signal.SIGKILL) -> None:
-    """By a handle: between the look at the start time and the signal, the number cannot become another process."""
+    """Send a signal through a handle, so that the pid cannot be reused between the check of the start time and the
+    signal.
+    """
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -131,7 +137,7 @@ def _signal(pid: int, start: int, number: int = signal.SIGKILL) -> None:
 
 
 def _until_gone(pid: int, start: int) -> None:
-    # Polled, not awaited by a handle: a process that nobody reaps is gone for us.
+    # Polled instead of waiting on a handle: here a zombie counts as gone.
     deadline = time.monotonic() + GONE_SECONDS
     while process_identity.start_of(pid) == start:
         if time.monotonic() > deadline:
@@ -140,8 +146,9 @@ def _until_gone(pid: int, start: int) -> None:
 
 
 def _kill_plain(running: Running) -> None:
-    """A workspace that is not confined: its agent is stopped first, so that it starts nothing while its processes are
-    looked for, and adopts what loses its parent."""
+    """End an unconfined workspace. Its agent is stopped first, so that it starts nothing while its processes are
+    searched, and adopts orphans.
+    """
     _signal(running.pid, running.pid_start, signal.SIGSTOP)
     mark = f"{process_identity.VARIABLE}={process_identity.mark(running.workspace_id, running.generation)}".encode()
     deadline = time.monotonic() + GONE_SECONDS
@@ -156,7 +163,7 @@ def _kill_plain(running: Running) -> None:
 
 
 def _family(root: int, mark: bytes) -> list[tuple[int, int]]:
-    """Descendants of a process, and whatever carries the mark of its workspace in its environment."""
+    """Return the descendants of a process, and every process with the mark of its workspace in its environment."""
     parents, family = {}, {root}
     for pid in _pids():
         try:

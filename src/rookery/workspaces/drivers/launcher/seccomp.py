@@ -1,8 +1,8 @@
-"""The filter of system calls that a workspace runs under, as a program of the kernel's packet filter.
+"""The system call filter of workspaces, as a BPF program.
 
-It refuses what no build tool needs and kernels get wrong, and all families of sockets but four; all else stays, ptrace
-too (a workspace sees its own processes only). Calls of another ABI than the machine's own are refused as a whole: they
-would pass by number.
+It refuses calls that no build tool needs and that often have kernel bugs, and all socket families but four. Everything
+else is allowed, including ptrace (a workspace sees only its own processes). Calls of another ABI than the machine's own
+are all refused, because their numbers would bypass the filter.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ EPERM, ENOSYS, EAFNOSUPPORT = 0x00050000 | 1, 0x00050000 | 38, 0x00050000 | 97
 NAMESPACE_FLAGS = 0x00000080 | 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
 X32 = 0x40000000
 
-# Families of sockets. The others lead past the network namespace (vsock), to the network card (packet), or into parts
-# of the kernel that few have looked at. Of netlink only what programs ask about their own addresses.
+# Socket families. The others bypass the network namespace (vsock), access the network card (packet), or reach rarely
+# reviewed parts of the kernel. Of netlink only the protocol that programs use to read their own addresses is allowed.
 AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
 FAMILIES = (AF_UNIX, AF_INET, AF_INET6)
 NETLINK_ROUTE = 0
@@ -147,13 +147,13 @@ ABIS = {
 
 
 def program(machine: str, *, nested: bool) -> bytes | None:
-    """The compiled filter, or None for a machine whose numbers are not known here."""
+    """Return the compiled filter, or None for a machine whose numbers are not known here."""
     abi = ABIS.get(machine)
     if abi is None:
         return None
     names = REFUSED if nested else [*REFUSED, *REFUSED_WITHOUT_NESTED]
     refused = [abi.numbers[name] for name in names]
-    # Every test is two instructions, the second of which answers; so no jump is longer than one.
+    # Every test is two instructions, the second of which returns; so no jump is longer than one.
     lines = [
         (LOAD, 0, 0, ARCH),
         *_answer_unless(JUMP_EQUAL, abi.audit, EPERM),
@@ -166,7 +166,7 @@ def program(machine: str, *, nested: bool) -> bytes | None:
         families = _families()
         lines += [(JUMP_EQUAL, 0, len(families), abi.numbers[name]), *families]
     if not nested:
-        # Flags of clone3 are in memory, where a filter cannot look; callers fall back to clone.
+        # Flags of clone3 are in memory, which a filter cannot read; callers fall back to clone.
         lines += _answer_if(JUMP_EQUAL, abi.numbers["clone3"], ENOSYS)
         lines += [(JUMP_EQUAL, 0, 3, abi.numbers["clone"]), (LOAD, 0, 0, FIRST_ARGUMENT)]
         lines += _answer_if(JUMP_ANY_BIT, NAMESPACE_FLAGS, EPERM)
@@ -178,7 +178,9 @@ Line = tuple[int, int, int, int]
 
 
 def _families() -> list[Line]:
-    """Answers in every case. As if the kernel did not know the other families: programs expect that of some."""
+    """Return the socket family checks, which always return. Other families fail as if unknown to the kernel, which
+    programs handle.
+    """
     lines: list[Line] = [(LOAD, 0, 0, FIRST_ARGUMENT)]
     for family in FAMILIES:
         lines += _answer_if(JUMP_EQUAL, family, ALLOW)

@@ -1,8 +1,8 @@
-"""Makes the sources of a sandbox reachable for an unprivileged user, without opening the directories above them.
+"""Access for an unprivileged user to the sources of a sandbox, without opening the directories above them.
 
-A server that runs as root keeps its data in directories that only root may enter. In a mount namespace of its own, the
-launcher covers the first such directory with an empty one and binds the sources to their old names in it: same paths,
-and nothing else of that directory is left to be seen.
+A server that runs as root keeps its data in directories that only root may enter. In its own mount namespace, the
+launcher covers the first such directory with an empty one and binds the sources to their old names in it. The paths
+stay the same, and nothing else of that directory is visible.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 4096, 16384, 1 << 18
 
 
 def make_reachable(sources: list[str], uid: int) -> None:
-    """Call as root, before the rights are dropped."""
+    """Make the sources reachable. Call as root, before the rights are dropped."""
     hidden = {path: barrier for path in sources if (barrier := _barrier(path, uid)) is not None}
     if not hidden:
         return
@@ -49,7 +49,7 @@ def make_reachable(sources: list[str], uid: int) -> None:
 
 
 def _barrier(path: str, uid: int) -> str | None:
-    """The first directory above `path` that this user, in no group but its own, may not enter."""
+    """Return the first directory above `path` that this user, in no group but its own, may not enter."""
     parent = ""
     for part in os.path.dirname(os.path.realpath(path)).split("/"):
         parent = f"{parent.rstrip('/')}/{part}"
