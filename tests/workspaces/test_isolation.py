@@ -34,7 +34,7 @@ async def driving(config: LocalConfig) -> AsyncIterator[LocalDriver]:
     try:
         yield driver
     finally:
-        await driver.doors.close()
+        await driver.egress_sockets.close()
         assert await driver.list_running() == []
 
 

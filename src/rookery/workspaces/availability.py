@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.models.errors import KeysMissing
 from rookery.store.workspaces import templates
 from rookery.telemetry.log import get_logger
 from rookery.workspaces.drivers.local import LocalDriver
-from rookery.workspaces.drivers.protocol import DriverUnavailable
+from rookery.workspaces.drivers.protocol import Driver, DriverUnavailable
 from rookery.workspaces.services import WorkspaceServices
 
 log = get_logger("workspaces.availability")
+# The logger name of the notices at the start of a server.
+_startup_log = get_logger("workspaces")
 
 FRESH_SECONDS = 30.0
 NO_KEYS = "Workspaces cannot be started: this server has no key ring to keep their tokens with. Set secret_keys."
@@ -67,3 +71,19 @@ class Availability:
             log.warning("availability_unknown", error=str(error) or type(error).__name__)
             return False
         return any(each.enabled and each.manifest.get("driver", "local") in usable for each in offered)
+
+
+async def log_problems(drivers: Iterable[Driver]) -> None:
+    """Check the sandbox of each local driver at the start of a server, and log problems as warnings."""
+    for driver in drivers:
+        if not isinstance(driver, LocalDriver):
+            continue
+        try:
+            machine = await driver.machine()
+        except DriverUnavailable as error:
+            _startup_log.warning("local_workspaces_unavailable", reason=error.message, fix=error.fix)
+        except OSError as error:
+            _startup_log.exception("local_workspaces_unavailable", error)
+        else:
+            if machine.bwrap is None:
+                _startup_log.warning("local_workspaces_unconfined", reason=machine.unconfined_because)

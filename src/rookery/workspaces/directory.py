@@ -1,4 +1,8 @@
-"""The workspace directory of a replica: the `WorkspaceDirectory` of `connection`, implemented over the database."""
+"""The workspace directory of a replica: the `WorkspaceDirectory` of `connection`, implemented over the database.
+
+`find_reachable` and `require_reachable` return a workspace that is running and reachable now, for file and git views
+outside of turns.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from rookery.domain.chat.errors import ChatNotFound
 from rookery.domain.chat.messages import ChatId
 from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.workspaces import context, operations, workspaces
-from rookery.store.workspaces.workspaces import Workspace
+from rookery.store.workspaces.workspaces import Status, Workspace
 from rookery.telemetry.log import get_logger
 from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.agent_http import AgentPools, ChatHeaders
@@ -17,6 +21,7 @@ from rookery.workspaces.agent_messages import Health
 from rookery.workspaces.connection import Reach, Unreadable, WorkspaceLocation
 from rookery.workspaces.context import hint_of
 from rookery.workspaces.drivers.protocol import Connector, WorkspaceSpec
+from rookery.workspaces.errors import NotWatchable
 from rookery.workspaces.relay import RelayedConnector
 from rookery.workspaces.services import WorkspaceServices
 
@@ -150,3 +155,34 @@ class StoreWorkspaceDirectory:
             disk_warning=row.disk_warning,
             home=row.home,
         )
+
+
+async def find_reachable(directory: StoreWorkspaceDirectory, chat_id: ChatId) -> WorkspaceLocation:
+    """Return the location of the chat's workspace, or raise `NotWatchable` with the reason."""
+    try:
+        workspace_id = await directory.find_binding(chat_id)
+    except Unreadable as error:
+        raise _not_readable(error) from error
+    if workspace_id is None:
+        raise NotWatchable("no_workspace", "This chat has no workspace.")
+    return await require_reachable(directory, workspace_id)
+
+
+async def require_reachable(directory: StoreWorkspaceDirectory, workspace_id: UUID) -> WorkspaceLocation:
+    """Return the location of the workspace, or raise `NotWatchable` with the reason."""
+    try:
+        location = await directory.find(workspace_id)
+    except Unreadable as error:
+        raise _not_readable(error) from error
+    if location is None or location.status == Status.DELETED:
+        raise NotWatchable("no_workspace", "There is no workspace any more.")
+    if location.status != Status.RUNNING:
+        raise NotWatchable("workspace_not_running", f"The workspace {location.name} does not run. Start it first.")
+    if not location.is_reachable:
+        message = f"The workspace {location.name} is on another machine, which this server cannot reach."
+        raise NotWatchable("agent_unreachable", message)
+    return location
+
+
+def _not_readable(error: Unreadable) -> NotWatchable:
+    return NotWatchable("agent_unreachable", f"The state of the workspace cannot be read: {error}")

@@ -18,10 +18,9 @@ from rookery.workspaces.agent_client import AgentConn
 from rookery.workspaces.agent_http import ChatHeaders
 from rookery.workspaces.agent_messages import GitMessage, Repository
 from rookery.workspaces.connection import Unreadable
-from rookery.workspaces.directory import StoreWorkspaceDirectory
+from rookery.workspaces.directory import StoreWorkspaceDirectory, find_reachable
 from rookery.workspaces.drivers.protocol import DriverError
 from rookery.workspaces.errors import NotWatchable, TooManyWatches, WorkspaceError
-from rookery.workspaces.reachability import find_reachable
 from rookery.workspaces.services import WorkspaceServices
 
 log = get_logger("workspaces.git")

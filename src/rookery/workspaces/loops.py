@@ -10,14 +10,13 @@ from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.workspaces import context
 from rookery.store.workspaces.workspaces import Status, Workspace
 from rookery.telemetry.log import get_logger
-from rookery.workspaces import shipped_templates
+from rookery.workspaces import availability, shipped_templates
 from rookery.workspaces.agent_http import ChatHeaders
 from rookery.workspaces.availability import Availability
 from rookery.workspaces.connection import Unreadable
 from rookery.workspaces.context import SETTLE_SECONDS, Contexts
 from rookery.workspaces.context_watch import ContextWatches
 from rookery.workspaces.directory import StoreWorkspaceDirectory
-from rookery.workspaces.drivers import startup_notice
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.protocol import DriverError
 from rookery.workspaces.drivers.ssh import SshDriver
@@ -57,7 +56,7 @@ class WorkspaceRuntime:
         if is_server:
             loops += [
                 group.create_task(self.push_templates(), name="templates"),
-                group.create_task(startup_notice.announce(self.parts.drivers.values()), name="workspace-machine"),
+                group.create_task(availability.log_problems(self.parts.drivers.values()), name="workspace-machine"),
                 group.create_task(self.reconciler.run(), name="workspace-reconciler"),
                 group.create_task(self.reconciler.run_idle(), name="workspace-idle"),
                 *(

@@ -169,5 +169,9 @@ def _check_folders(
         if name is None or value is None:
             continue
         if not shared_folders.is_shared(str(value), shared):
-            offered = f"Choose one of {', '.join(shared)}, or below." if shared else "None are; see workspaces.md."
+            offered = (
+                f"Choose one of {', '.join(shared)}, or below."
+                if shared
+                else "This server shares none: see workspaces.shared_folders."
+            )
             problems.append(Problem(f"parameters.{name}", f"This folder is not shared with workspaces. {offered}"))

@@ -12,9 +12,8 @@ from typing import NoReturn
 
 from rookery.runtime.clock import DeadlineExceeded
 from rookery.store.db.database_errors import DATABASE_ERRORS
-from rookery.store.settings import workspaces as settings_workspaces
-from rookery.store.workspaces import claims, requests, workspaces
-from rookery.store.workspaces import idle as workspaces_idle
+from rookery.store.settings import workspaces as workspace_settings
+from rookery.store.workspaces import claims, idle, requests, workspaces
 from rookery.store.workspaces.claims import Down
 from rookery.store.workspaces.workspaces import AgentState, Status, Workspace
 from rookery.telemetry.log import get_logger
@@ -153,16 +152,14 @@ class Reconciler:
         parts = self._parts
         now = parts.clock.now()
         async with parts.pool.acquire() as conn:
-            settings = await settings_workspaces.read_workspace_settings(conn)
-            await workspaces_idle.touch_busy(conn, now=now)
-            idle = await workspaces_idle.list_idle(conn, settings, now=now)
-            done = [await workspaces_idle.stop_idle(conn, each, settings, now=now) for each in idle]
+            settings = await workspace_settings.read_workspace_settings(conn)
+            await idle.touch_busy(conn, now=now)
+            idle_ids = await idle.list_idle(conn, settings, now=now)
+            done = [await idle.stop_idle(conn, each, settings, now=now) for each in idle_ids]
             if settings.delete_after_stopped_days:
                 before = now - timedelta(days=settings.delete_after_stopped_days)
-                forgotten = await workspaces_idle.list_forgotten(conn, stopped_before=before)
-                done += [
-                    await workspaces_idle.delete_forgotten(conn, each, stopped_before=before) for each in forgotten
-                ]
+                forgotten = await idle.list_forgotten(conn, stopped_before=before)
+                done += [await idle.delete_forgotten(conn, each, stopped_before=before) for each in forgotten]
             made = [each for each in done if each is not None and each.is_new]
             for each in made:
                 parts.publish(await requests.hints_of(conn, each))

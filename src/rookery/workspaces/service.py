@@ -29,7 +29,7 @@ from rookery.store.workspaces.templates import Push, Revision, Template, Templat
 from rookery.store.workspaces.workspaces import SETTLED, Status, Workspace
 from rookery.workspaces import manifest as manifests
 from rookery.workspaces import networks, shared_folders, templates
-from rookery.workspaces import parameters as resolving
+from rookery.workspaces import parameters as workspace_parameters
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.manifest import Manifest
 from rookery.workspaces.networks import Network
@@ -86,7 +86,7 @@ class Workspaces:
         if name is not None and not workspaces.is_name(name):
             problems.append(Problem("name", workspaces.NAME_RULE))
         try:
-            resolved = resolving.resolve(
+            resolved = workspace_parameters.resolve(
                 manifest, parameters or {}, preset_id=preset_id, shared_folders=self._parts.shared_folders
             )
         except ParametersInvalid as error:
@@ -131,7 +131,7 @@ class Workspaces:
         def plan(workspace: Workspace, template: Template | None, recorded: Revision | None) -> StartPlan:
             revision, manifest = _to_start(workspace, template, recorded)
             specs = self._parts.specs
-            resolved = resolving.resolve(
+            resolved = workspace_parameters.resolve(
                 manifest,
                 parameters or {},
                 stored=specs.find_parameters(workspace),

@@ -15,7 +15,7 @@ from rookery.app import drivers
 from rookery.cli.admin import admin
 from rookery.settings import settings
 from rookery.settings.settings import Settings
-from rookery.workspaces.drivers import startup_notice
+from rookery.workspaces import availability
 from tests.workspaces.drivers.driver_rig import known_machine
 
 SCRIPT = str(Path(sys.executable).parent / "rookery")
@@ -83,7 +83,7 @@ async def test_server_says_at_its_start_that_workspaces_are_not_confined(
     given = loaded(tmp_path, DRIVERS_LOCAL_BWRAP="/no/bwrap", DRIVERS_LOCAL_UNSAFE=unsafe)
 
     with caplog.at_level(logging.WARNING):
-        await startup_notice.announce(drivers.all_drivers(given).values())
+        await availability.log_problems(drivers.all_drivers(given).values())
 
     assert [record.getMessage() for record in caplog.records] == [event]
 
@@ -92,6 +92,6 @@ async def test_server_says_nothing_when_all_is_well(tmp_path: Path, caplog: pyte
     await asyncio.to_thread(known_machine)
 
     with caplog.at_level(logging.WARNING):
-        await startup_notice.announce(drivers.all_drivers(loaded(tmp_path)).values())
+        await availability.log_problems(drivers.all_drivers(loaded(tmp_path)).values())
 
     assert caplog.records == []

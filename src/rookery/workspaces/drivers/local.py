@@ -17,8 +17,7 @@ import msgspec
 
 from rookery.runtime.address_guard import Guard
 from rookery.workspaces import networks
-from rookery.workspaces.drivers import agent_health, launch, sandboxes, workspace_directory
-from rookery.workspaces.drivers import sandbox_check as machine
+from rookery.workspaces.drivers import agent_health, launch, sandbox_check, sandboxes, workspace_directory
 from rookery.workspaces.drivers.agent_socket import HeldSocket
 from rookery.workspaces.drivers.launcher import archives, bwrap_arguments, cgroups, directory_setup, process_identity
 from rookery.workspaces.drivers.launcher.plan import Plan
@@ -107,7 +106,7 @@ class LocalDriver:
                 raise self._unavailable
             try:
                 agent = await asyncio.to_thread(self._agent)
-                self._machine = await machine.look(self._config, agent)
+                self._machine = await sandbox_check.look(self._config, agent)
             except DriverUnavailable as error:
                 self._unavailable, self._looked_at = error, time.monotonic()
                 raise
@@ -264,7 +263,7 @@ class LocalDriver:
         return await sandboxes.in_thread(self._config.users.choose, place, writes_shared=bool(plan.rw_binds))
 
     def _plan(self, ws: WorkspaceSpec, place: Layout, found: Machine, *, network: Network) -> Plan:
-        config, sandbox, limits = self._config, ws.sandbox, machine.bounded(ws.limits)
+        config, sandbox, limits = self._config, ws.sandbox, sandbox_check.bounded(ws.limits)
         for path in (*sandbox.ro_binds, *sandbox.rw_binds):
             if problem := bwrap_arguments.problem_of_bind(path, config.all_hidden):
                 raise DriverError("invalid_workspace", f"The template's bind {path!r:.200} {problem}.")

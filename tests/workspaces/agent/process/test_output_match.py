@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from rookery.workspaces.agent.errors import AgentError
-from rookery.workspaces.agent.process import output_match as waiting_words
+from rookery.workspaces.agent.process import output_match
 from rookery.workspaces.agent.process.children import Child, Children
-from rookery.workspaces.agent.process.output_match import Verdict, WordWaits
+from rookery.workspaces.agent.process.output_match import OutputWaits, Verdict
 from rookery.workspaces.agent.process.processes import Order, Process
 from rookery.workspaces.agent.server.http import ChatHeaders
 
@@ -65,7 +65,7 @@ Wait = Callable[..., Coroutine[Any, Any, Verdict]]
 @pytest.fixture
 def wait(children: Reaped) -> Wait:
     async def wait(process: Process, pattern: str, *, since: int = 0, wait_s: float = PATIENCE_S) -> Verdict:
-        return await WordWaits(children).wait(process, pattern, since=since, wait_s=wait_s, gone=asyncio.Event())
+        return await OutputWaits(children).wait(process, pattern, since=since, wait_s=wait_s, gone=asyncio.Event())
 
     return wait
 
@@ -111,7 +111,7 @@ async def test_end_of_the_process_ends_the_wait(wait: Wait) -> None:
 async def test_expression_without_an_end_is_given_up_and_holds_up_nobody(
     wait: Wait, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting_words, "VERDICT_S", 0.2)
+    monkeypatch.setattr(output_match, "VERDICT_S", 0.2)
     process = ended(b"a" * 60 + b"!\n")
 
     assert await wait(process, r"^(a+)+$", wait_s=0) == Verdict(is_slow=True)
@@ -119,8 +119,8 @@ async def test_expression_without_an_end_is_given_up_and_holds_up_nobody(
 
 async def test_expression_without_an_end_ends_by_itself(wait: Wait, monkeypatch: pytest.MonkeyPatch) -> None:
     """An agent that was killed cannot end it."""
-    monkeypatch.setattr(waiting_words, "CPU_SECONDS", 1)
-    monkeypatch.setattr(waiting_words, "VERDICT_S", PATIENCE_S)
+    monkeypatch.setattr(output_match, "CPU_SECONDS", 1)
+    monkeypatch.setattr(output_match, "VERDICT_S", PATIENCE_S)
     process = ended(b"a" * 60 + b"!\n")
 
     async with asyncio.timeout(PATIENCE_S):
@@ -135,10 +135,10 @@ async def test_what_is_no_expression_is_refused(wait: Wait, pattern: str) -> Non
 
 
 async def test_client_that_leaves_ends_the_wait_and_its_place_is_free(children: Reaped) -> None:
-    waits, gone = WordWaits(children), asyncio.Event()
+    waits, gone = OutputWaits(children), asyncio.Event()
     many = [
         asyncio.create_task(waits.wait(running(), "x", since=0, wait_s=PATIENCE_S, gone=gone))
-        for _ in range(waiting_words.MAX_AT_ONCE)
+        for _ in range(output_match.MAX_AT_ONCE)
     ]
     await asyncio.sleep(0)
     with pytest.raises(AgentError) as error:

@@ -10,7 +10,7 @@ import pytest
 from rookery.workspaces.agent import directory_handles
 from rookery.workspaces.agent.config import Config
 from rookery.workspaces.agent.disk import Disk
-from rookery.workspaces.agent.process import spill_file as spills
+from rookery.workspaces.agent.process import spill_file
 from rookery.workspaces.agent.process.output import VIEW_BYTES, Output
 from rookery.workspaces.agent.process.spill_file import Spill
 from tests.workspaces.agent.agent_rig import Rig
@@ -44,7 +44,7 @@ def test_output_that_a_view_shows_leaves_no_file(tmp_path: Path) -> None:
     command.spill.finish(command.output)
 
     assert command.spill.kept is None
-    assert not (tmp_path / spills.FOLDER).exists()
+    assert not (tmp_path / spill_file.FOLDER).exists()
 
 
 def test_longer_output_is_whole_in_the_file_that_the_marker_names(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_many_long_lines_leave_room_for_one_marker_that_names_the_file(tmp_path:
 
 
 def test_file_ends_at_its_limit_and_the_marker_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spills, "MAX_BYTES", 50_000)
+    monkeypatch.setattr(spill_file, "MAX_BYTES", 50_000)
     command = Command(tmp_path)
 
     for _ in range(100):
@@ -143,7 +143,7 @@ def test_call_of_the_same_name_gets_a_file_of_its_own(tmp_path: Path) -> None:
 
 
 def test_oldest_files_make_room_and_nothing_else_is_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spills, "MAX_KEPT_FILES", 3)
+    monkeypatch.setattr(spill_file, "MAX_KEPT_FILES", 3)
     folder = tmp_path / ".rookery/results"
     (folder / "inner").mkdir(parents=True)
     outside = tmp_path / "outside"
@@ -154,7 +154,7 @@ def test_oldest_files_make_room_and_nothing_else_is_touched(tmp_path: Path, monk
         os.utime(folder / f"old{number}", (number, number))
 
     with directory_handles.directory(str(folder)) as handle:
-        spills.make_room(handle)
+        spill_file.make_room(handle)
 
     assert sorted(path.name for path in folder.iterdir()) == ["inner", "link", "old3", "old4"]
     assert outside.read_text() == "keep me"

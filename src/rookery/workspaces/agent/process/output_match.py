@@ -62,7 +62,7 @@ class Verdict:
     is_slow: bool = False
 
 
-class WordWaits:
+class OutputWaits:
     """The waits of one agent."""
 
     def __init__(self, children: Children) -> None:

@@ -12,7 +12,7 @@ from rookery.workspaces.agent.disk import Disk
 from rookery.workspaces.agent.errors import AgentError, invalid
 from rookery.workspaces.agent.journal import Attempt, hash_of
 from rookery.workspaces.agent.process import processes, readonly_view
-from rookery.workspaces.agent.process.output_match import WordWaits
+from rookery.workspaces.agent.process.output_match import OutputWaits
 from rookery.workspaces.agent.process.processes import Order, Process
 from rookery.workspaces.agent.process.spill_file import Spill, is_name
 from rookery.workspaces.agent.server.http import Request, Response
@@ -32,7 +32,7 @@ class ProcessRoutes:
         self._agent = agent
         self._disk = disk
         self._processes = agent.processes
-        self._word_waits = WordWaits(agent.children)
+        self._output_waits = OutputWaits(agent.children)
         self._lost: dict[str, str | None] = {}  # the chat of each process that a restart ended
         self._restore()
 
@@ -114,7 +114,9 @@ class ProcessRoutes:
             raise invalid("since", f"is beyond the {process.output.total} bytes that were printed")
         pattern = request.query.get("until")
         if pattern is not None:
-            verdict = await self._word_waits.wait(process, pattern, since=since or 0, wait_s=wait_s, gone=request.gone)
+            verdict = await self._output_waits.wait(
+                process, pattern, since=since or 0, wait_s=wait_s, gone=request.gone
+            )
             answer = processes.snapshot(process, since)
             answer.update({"matched": verdict.line is not None, "match": verdict.line, "match_slow": verdict.is_slow})
             return Response.json(answer)
