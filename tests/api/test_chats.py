@@ -136,7 +136,7 @@ async def test_a_client_tool_with_the_name_of_a_built_in_one_is_refused_by_name(
 
         assert refused.status_code == 400
         assert fields(refused) == {
-            "dynamic_tools[0].name": f"{name} is the name of a tool of the server. Give yours another."
+            "dynamic_tools[0].name": f"{name} is the name of a built-in tool. Choose another name."
         }
     assert await chat_rig.count("chats") == 0
 
@@ -145,7 +145,7 @@ async def test_all_that_is_wrong_is_told_at_once(chat_rig: ChatRig) -> None:
     refused = await chat_rig.http.post(CHATS, json={"content": text(""), "labels": {"-": "x", "b": ""}, "colour": 1})
 
     assert set(fields(refused)) == {"content[0].text", "labels.-", "labels.b", "colour"}
-    assert fields(refused)["colour"] == "There is no such member."
+    assert fields(refused)["colour"] == "There is no such field."
 
 
 async def test_unknown_servers_are_named(chat_rig: ChatRig) -> None:

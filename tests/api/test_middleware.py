@@ -253,7 +253,7 @@ async def test_bug_shows_nothing_but_the_request_id(rig: ApiRig, ada: Person) ->
     assert broken.status_code == 500
     assert broken.json() == {
         "code": "internal",
-        "message": "Something went wrong on the server. The log knows it by the request id.",
+        "message": "Something went wrong on the server. The server log has the details under the request id.",
         "request_id": broken.headers["x-request-id"],
     }
 

@@ -1,4 +1,4 @@
-"""The HTTP edge: turns requests into transitions and reads. No SQL, no model calls.
+"""The HTTP API: turns requests into transitions and reads. It holds no SQL and calls no models.
 
-Start with `application`; one router per subject lies in `routers`.
+Start with `application`; `routers` has one module per subject.
 """

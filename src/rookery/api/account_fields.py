@@ -1,4 +1,4 @@
-"""The members of bodies that are about accounts, with their rules: all that is wrong is told at once."""
+"""Validated fields of request bodies about accounts: names, addresses and passwords."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from rookery.api.request_bodies import faults, rule
 from rookery.domain.chat.errors import InvalidInput
 from rookery.store.people import passwords, users
 
-# Beyond any password that is taken, and short of what would keep the server busy.
+# Longer than any accepted password, and short enough that hashing it does not keep the server busy.
 MAX_TYPED_CHARS = 1024
 
 
 def _check_password(password: str, others: ValidationInfo) -> str:
-    """The names are members of the same body, declared before the password."""
+    """Check the password against the user's names, which are fields declared before it in the same body."""
     names = [others.data[name] for name in ("email", "username") if others.data.get(name)]
     try:
         passwords.check(password, names=names)
@@ -28,5 +28,5 @@ Email = Annotated[str, AfterValidator(str.strip), rule(users.check_email)]
 Username = Annotated[str, rule(users.check_username)]
 Name = Annotated[str, rule(users.check_name)]
 NewPassword = Annotated[str, Field(max_length=MAX_TYPED_CHARS), AfterValidator(_check_password)]
-# One that is compared, not chosen: no rule, so that nothing is told about what passwords were taken once.
+# A password that is compared, not chosen. No rule applies, so errors reveal nothing about earlier password rules.
 TypedPassword = Annotated[str, Field(max_length=MAX_TYPED_CHARS)]

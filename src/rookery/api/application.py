@@ -1,4 +1,4 @@
-"""The ASGI application: routers inside, the edge around them."""
+"""The ASGI application: the routers, wrapped in the middleware."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ from rookery.stream.errors import StreamRefused
 from rookery.workspaces.errors import NotWatchable
 from rookery.workspaces.template_problems import Invalid
 
-# One per subject, in the order of the document. Each takes the parts and gives its routes.
+# One per subject, in the order of the OpenAPI document. Each takes the services and returns its routes.
 ROUTERS: tuple[Callable[[ApiServices], APIRouter], ...] = (
     setup.router,
     auth.router,
@@ -95,7 +95,7 @@ ROUTERS: tuple[Callable[[ApiServices], APIRouter], ...] = (
     api_docs.router,
 )
 
-# What the table of errors may know; anything else is a bug and goes up to the edge.
+# Exception types that the table of errors may explain. Any other is a bug and goes up to the middleware.
 _EXPLAINED: tuple[type[Exception], ...] = (
     ApiError,
     ChatError,
@@ -114,13 +114,13 @@ _EXPLAINED: tuple[type[Exception], ...] = (
 
 
 def create_application(parts: ApiServices) -> ASGIApp:
-    """Everything the public port serves."""
+    """Return the application that serves the public port."""
     return Edge(Spa(create_api(parts), parts.web), parts)
 
 
 def create_api(parts: ApiServices) -> FastAPI:
-    """The routers without the edge; the OpenAPI document is made from it."""
-    # No redirects for a slash too many: behind a proxy that ends TLS they would lead to http, and tokens with them.
+    """Return the routers without the middleware. The OpenAPI document is made from it."""
+    # No redirects for a trailing slash: behind a proxy that ends TLS they would point to http and leak tokens.
     application = FastAPI(
         title="Rookery",
         version=__version__,
@@ -149,7 +149,7 @@ async def _explain(request: Request, error: Exception) -> Response:
 
 
 async def _explain_bug(request: Request, error: Exception) -> Response:
-    """The framework answers before the edge hears of it, in words of its own if nobody gives it any."""
+    """Answer an unexpected exception. Without this handler the framework would answer with its own text."""
     return _answer(request, internal())
 
 
@@ -164,7 +164,7 @@ async def _explain_http(request: Request, error: Exception) -> Response:
 
 
 async def _explain_parameters(request: Request, error: Exception) -> Response:
-    """Path and query: all that is wrong at once, with the name of the parameter alone."""
+    """Answer invalid path and query parameters: all errors together, each with the name of its parameter."""
     assert isinstance(error, RequestValidationError)
     problems: list[Any] = list(error.errors())
     fields = [FieldError(field_path(problem["loc"][1:]), sentence(problem["msg"])) for problem in problems]

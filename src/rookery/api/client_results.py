@@ -1,6 +1,6 @@
-"""Results of tools that a client has run: cut to their share of the context window, as all results are.
+"""Results of client-executed tools, truncated to their share of the context window like all tool results.
 
-What is cut is kept in the chat's workspace, where the model can read it, if the chat has one that answers.
+The full result is stored in the chat's workspace, where the model can read it, if the chat has a reachable workspace.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ import msgspec
 
 from rookery.api.request_context import Caller
 from rookery.api.services import ApiServices
-from rookery.domain.chat import parts as content
 from rookery.domain.chat import truncation
 from rookery.domain.chat.messages import ChatId
-from rookery.domain.chat.parts import ContentError, ToolResult
+from rookery.domain.chat.parts import ContentError, ToolResult, json_text, json_value
 from rookery.domain.chat.tool_calls import SubmittedResult
 from rookery.loop import tool_results
 from rookery.loop.config import LoopConfig
@@ -33,12 +32,15 @@ log = get_logger("api.client_results")
 async def fitted(
     parts: ApiServices, caller: Caller, chat_id: ChatId, given: Sequence[SubmittedResult]
 ) -> list[SubmittedResult]:
-    """The results as they are stored. What is no JSON stays as it is: the store refuses it, with the reason."""
+    """Return the results as they are stored.
+
+    A result that is not JSON is unchanged: the store refuses it with the reason.
+    """
     limit = await _context_limit(parts, caller, chat_id)
     each_bytes = truncation.budget_bytes(limit)
     all_bytes = tool_results.batch_budget_bytes(limit, percent=LoopConfig().batch_percent)
     if all(len(result.output) <= each_bytes // 4 for result in given) and _size(given) <= all_bytes // 4:
-        return list(given)  # whatever characters they are made of
+        return list(given)  # so short that it fits, whatever its characters
     try:
         whole = await asyncio.to_thread(_parsed, given)
     except ContentError:
@@ -69,9 +71,7 @@ def _size(given: Sequence[SubmittedResult]) -> int:
 
 
 def _parsed(given: Sequence[SubmittedResult]) -> list[CallResult]:
-    return [
-        CallResult(result=ToolResult(each.tool_call_id, "", result=content.json_text(each.output))) for each in given
-    ]
+    return [CallResult(result=ToolResult(each.tool_call_id, "", result=json_text(each.output))) for each in given]
 
 
 def _text(each: CallResult) -> str:
@@ -87,13 +87,13 @@ async def _context_limit(parts: ApiServices, caller: Caller, chat_id: ChatId) ->
     provider = None if config is None else snapshot.providers.get(config.provider_id)
     if config is None or provider is None:
         return None
-    # Beside the loop: the first look into the table of windows loads it.
+    # In a thread: the first lookup loads the table of context windows.
     known = await asyncio.to_thread(windows_of, config, provider.type, snapshot.windows.get(config.id))
     return known.effective
 
 
 async def _keep(parts: ApiServices, chat_id: ChatId, whole: dict[int, CallResult]) -> dict[int, str]:
-    """Where each can be read, by its place; those that can be read nowhere are left out."""
+    """Store full results in the workspace. Return the path of each by its index; failed ones are left out."""
     directory = parts.workspaces.directory
     try:
         binding = await directory.find_binding(chat_id)
@@ -114,12 +114,12 @@ async def _keep(parts: ApiServices, chat_id: ChatId, whole: dict[int, CallResult
 
 
 def _token(chat_id: ChatId, call_id: str) -> UUID:
-    """The same for a repeat of the request, so that nothing is kept twice."""
+    """Return a token that is the same for a repeated request, so that a result is not stored twice."""
     return uuid5(chat_id, f"client result {call_id}")
 
 
 def _output(each: CallResult) -> ToolOutput:
     value = each.result.result
     assert not isinstance(value, msgspec.UnsetType)
-    found = content.json_value(value)
+    found = json_value(value)
     return ToolOutput(found if isinstance(found, str | dict) else bytes(value))

@@ -1,7 +1,7 @@
-"""The cookie of a session: what it is called, and how it is set and taken back.
+"""The session cookie: its name, and the headers that set and delete it.
 
-`__Host-` makes browsers keep it to this host over https; over plain http, which is for one's own machine, they would
-refuse that name.
+The prefix `__Host-` makes browsers bind the cookie to this host over https. Browsers refuse that prefix over plain
+http, which is meant for local use, so the cookie has another name there.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ def name(*, secure: bool) -> str:
 
 
 def find(header: str | None, *, secure: bool) -> str | None:
-    """The session in a `Cookie` header.
+    """Return the session from a `Cookie` header.
 
-    Read by hand: cookies belong to a host whatever the port, and `SimpleCookie` gives up a whole header for one value
-    of another program on this machine that it does not like.
+    The header is parsed by hand: cookies are shared by all ports of a host, and `SimpleCookie` drops the whole header
+    for
+    one malformed value that another program on this machine has set.
     """
     wanted = name(secure=secure)
     for pair in (header or "").split(";"):
@@ -31,7 +32,7 @@ def find(header: str | None, *, secure: bool) -> str | None:
 
 
 def keep(session: Session, value: str, *, secure: bool) -> str:
-    """The `Set-Cookie` header that makes a browser keep the session until it ends, or until the browser is closed."""
+    """Return the `Set-Cookie` header that keeps the session until it expires, or until the browser is closed."""
     age = max(0, int((session.expires_at - session.last_seen_at).total_seconds()))
     return _header(value, age if session.stays else None, secure=secure)
 
@@ -41,7 +42,7 @@ def forget(*, secure: bool) -> str:
 
 
 def _header(value: str, age: int | None, *, secure: bool) -> str:
-    """Without an age a browser drops the cookie when it is closed."""
+    """Build the header. Without an age the browser drops the cookie when it is closed."""
     lifetime = "" if age is None else f"; Max-Age={age}"
     flags = "; Secure" if secure else ""
     return f"{name(secure=secure)}={value}; Path=/{lifetime}; HttpOnly; SameSite=Lax{flags}"

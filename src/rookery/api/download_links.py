@@ -1,7 +1,7 @@
-"""Which addresses a page may have signed, and how the signature stands in them.
+"""Signed download links: the addresses that may be signed, and the signature in their query.
 
-Browsers load pictures and downloads by themselves and send no session key with them. The addresses that pages use in
-this way are few, and they only read. No other address is signed or accepted.
+Browsers load images and downloads without sending the session key. Pages need only a few such addresses, and all of
+them only read. No other address is signed or accepted.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from rookery.store.people.signed_links import LinkKey, SignedTarget
 
 PARAMETER = "signature"
 MAX_TARGET_CHARS = 4096
-# What a browser may keep of a signed answer. A link lasts at least as long.
+# Cache lifetime of an answer to a signed link. A link is valid for at least as long.
 CACHING = "private, max-age=300"
 
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _BYTES = re.compile(rf"/api/v1/(?:files/{_UUID}|chats/{_UUID}/file/bytes)")
 _REPORT = re.compile(r"/api/v1/(?:usage|audit)")
-# As browsers write it. Whatever they or a proxy would write differently is not signed.
+# The query as browsers write it. A query that a browser or proxy could rewrite is not signed.
 _QUERY = re.compile(r"[A-Za-z0-9%*._~+&=:-]*", re.ASCII)
 
 
 def is_signable(target: str) -> bool:
-    """Whether this address, path and query, is one of a file or of a report to be saved."""
+    """Whether this address (path and query) is that of a file or of a downloadable report."""
     path, _, query = target.partition("?")
     if len(target) > MAX_TARGET_CHARS or not _QUERY.fullmatch(query):
         return False
@@ -38,13 +38,13 @@ def is_signable(target: str) -> bool:
 
 
 def signed(links: LinkKey, target: str, *, expires_at: datetime) -> str:
-    """The address with its signature, which always stands last."""
+    """Return the address with its signature, which is always the last parameter."""
     joint = "&" if "?" in target else "?"
     return f"{target}{joint}{PARAMETER}={links.sign(target, expires_at=expires_at)}"
 
 
 def find(scope: Scope) -> SignedTarget | None:
-    """The signed address that is asked for; None where there is no signature, or where none counts."""
+    """Return the signed address of the request. None without a signature, or where signatures are not accepted."""
     if scope["type"] != "http" or scope["method"] != "GET":
         return None
     rest, signature = _split(scope)
@@ -53,12 +53,12 @@ def find(scope: Scope) -> SignedTarget | None:
 
 
 def take_signature(scope: Scope) -> None:
-    """Leave the request as it would be with the session key."""
+    """Remove the signature, so that the request looks like one with a session key."""
     scope["query_string"] = _split(scope)[0].encode("latin-1")
 
 
 def _split(scope: Scope) -> tuple[str, str]:
-    """The query without its last parameter, and the signature that this parameter holds; empty where it holds none."""
+    """Split the query into everything before its last parameter and the signature in it (empty if there is none)."""
     query = scope.get("query_string", b"").decode("latin-1")
     rest, _, last = query.rpartition("&")
     name, _, value = last.partition("=")

@@ -1,7 +1,7 @@
-"""Every error a client can see: one shape, and one table from what the code raises to what is answered.
+"""API errors: one body for all of them, and one table from exceptions to responses.
 
-A router raises nothing of HTTP: it lets the errors of the store and the rules through, and they are explained here.
-What is not in the table is a bug; the client gets the request id and nothing else.
+Routers do not raise HTTP errors: they let the exceptions of the store and of the domain rules pass, and this module
+maps them. An exception that is not in the table is a bug; the client gets only the request id.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from rookery.workspaces.template_problems import Invalid
 NO_STORE = "no-store"
 SOON = {"Retry-After": "1"}
 LINGER_SECONDS = 2.0
-# A body may break rules in thousands of places. The answer to it stays small.
+# A body may break rules in thousands of places; the error response stays small.
 MAX_FIELDS = 20
 
-# The database is away, restarting or too slow. What else it complains about is a bug of ours.
+# The database is unreachable, restarting or too slow. Any other database error is a bug.
 _DATABASE_AWAY = (
     ConnectionError,
     TimeoutError,
@@ -48,14 +48,14 @@ _DATABASE_AWAY = (
 
 
 class FieldError(msgspec.Struct, frozen=True):
-    """One thing that is wrong with a request: where, and what the rule is."""
+    """One error in a request: the field and the rule that it breaks."""
 
     field: str
     message: str
 
 
 class Quota(msgspec.Struct, frozen=True):
-    """A limit on workspaces: `kind` is the setting that says it."""
+    """A limit on workspaces. `kind` is the name of its setting."""
 
     kind: str
     used: int
@@ -63,7 +63,7 @@ class Quota(msgspec.Struct, frozen=True):
 
 
 class ErrorBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The body of every answer that is an error. Some codes add members of their own."""
+    """The body of every error response. Some codes add fields."""
 
     code: str
     message: str
@@ -80,7 +80,7 @@ class ErrorBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ApiError(Exception):
-    """An answer that is an error. `members` are what the code adds to the body."""
+    """An error response. `members` are the fields that its code adds to the body."""
 
     def __init__(
         self,
@@ -115,9 +115,10 @@ class ApiError(Exception):
 
 
 class _Lingering(Response):
-    """An answer to somebody who is still sending: what comes is dropped for a moment before the connection ends.
+    """A response to a client that is still sending: incoming data is dropped for a moment before the connection is
+    closed.
 
-    Closed at once, most clients would report a broken connection and never see why.
+    If the connection were closed immediately, most clients would report a broken connection and never show the reason.
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -131,7 +132,7 @@ class _Lingering(Response):
 
 
 class BadFields(ApiError):
-    """A request whose values break rules: all of them at once, up to `MAX_FIELDS`. The message says how many more."""
+    """A request with invalid values. Lists all errors up to `MAX_FIELDS`; the message says how many more there are."""
 
     def __init__(self, fields: Sequence[FieldError], *, code: str = "invalid") -> None:
         first = fields[0]
@@ -140,11 +141,13 @@ class BadFields(ApiError):
 
 
 def internal() -> ApiError:
-    return ApiError(500, "internal", "Something went wrong on the server. The log knows it by the request id.")
+    return ApiError(
+        500, "internal", ("Something went wrong on the server. The server log has the details under the request id.")
+    )
 
 
 def explain(error: BaseException) -> ApiError | None:
-    """How an error is answered; None for one that nobody expected."""
+    """Return the response to an exception, or None if it is unexpected."""
     match error:
         case ApiError():
             return error
@@ -171,13 +174,13 @@ def explain(error: BaseException) -> ApiError | None:
         case TooManyStreams():
             return ApiError(429, "too_many_streams", str(error))
         case ReplicaDraining() | LockTimeout() | CommitOutcomeUnknown() | DatabaseUnavailable() | DatabaseUnreachable():
-            return ApiError(503, "unavailable", "The server is busy or starting over. Try again.", headers=SOON)
+            return ApiError(503, "unavailable", "The server is busy or restarting. Try again.", headers=SOON)
     if isinstance(error, _DATABASE_AWAY):
         return ApiError(503, "unavailable", "The database does not answer. Try again in a moment.", headers=SOON)
     return None
 
 
-# What a transition is refused with where the state does not allow it, unless the chat is archived or invalid.
+# Error codes of transitions that the chat's state does not allow. Archived and invalid chats have codes of their own.
 _NOT_NOW: Mapping[Transition, str] = {
     Transition.SEND_MESSAGE_QUEUE: "chat_not_accepting_messages",
     Transition.SEND_MESSAGE_STEER: "chat_not_accepting_messages",

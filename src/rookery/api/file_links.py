@@ -1,4 +1,4 @@
-"""Signed addresses of files: they bind the file, who made them and until when, and work without a login."""
+"""Signed tokens for file downloads: valid for one file, one user and a limited time, without a login."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAC_BYTES = 32
 
 
 def expiry(now: datetime) -> datetime:
-    """Until when an address is good that is made now; in whole seconds."""
+    """Return when an address made now expires, in whole seconds."""
     return (now + LIFETIME).astimezone(UTC).replace(microsecond=0)
 
 
@@ -26,7 +26,7 @@ def sign(key: bytes, file_id: UUID, *, user_id: UUID, expires_at: datetime) -> s
 
 
 def verify(key: bytes, token: str, *, file_id: UUID, now: datetime) -> UUID | None:
-    """Who made the token, if it is one for this file and still good."""
+    """Return the user who made the token if it is valid for this file and not expired."""
     try:
         data = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
     except (ValueError, binascii.Error):

@@ -1,6 +1,6 @@
-"""The live state of a chat's repositories: a stream of its workspace's agent, as the source of a session.
+"""The live state of a chat's repositories: a stream from the workspace's agent, as the source of a session.
 
-Nothing is read ahead: while the client is slow the agent is not listened to, so one message is all that waits here.
+Nothing is read ahead: while the client is slow, the agent is not read, so at most one message waits here.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from rookery.workspaces.git import GitWatch
 
 log = get_logger("api.git_watch")
 
-# What was found, and the roots of repositories that are gone.
+# Takes the states that were found, and the roots of repositories that are gone.
 Keep = Callable[[Sequence[DiffStatus], Sequence[str]], Awaitable[None]]
 
 
 class GitSource:
-    """Shows one client what the agent reports, and keeps the counts for lists. A client may ask for a look now."""
+    """Sends the agent's reports to one client, and stores the counts for chat lists. Clients may ask to refresh."""
 
     def __init__(self, chat_id: ChatId, watch: GitWatch, keep: Keep) -> None:
         self._chat_id = chat_id
@@ -58,7 +58,7 @@ class GitSource:
         return None
 
     async def hear(self, frame: Inbound) -> None:
-        """`refresh` looks now; what is different comes with the stream. One look at a time."""
+        """Handle a `refresh` frame: look now; changes arrive with the stream. Only one look runs at a time."""
         if frame.type == "refresh" and (self._scan is None or self._scan.done()):
             self._scan = asyncio.create_task(self._look(), name="git-scan")
 
@@ -73,18 +73,18 @@ class GitSource:
         try:
             await self._show(self._watch.first)
             async for message in self._watch.messages:
-                # An empty one only says that the agent lives.
+                # An empty message only shows that the agent is alive.
                 if message.repositories:
                     if not await self._watch.is_bound():
-                        self._over("The chat has another workspace now.")
+                        self._over("The chat has a different workspace now.")
                         return
                     await self._show(message)
             self._over("The workspace was stopped.")
         except (WorkspaceError, Unreadable) as error:
             log.info("git_watch_ended", chat_id=self._chat_id, error=str(error))
-            self._over("The workspace does not answer any more.")
+            self._over("The workspace no longer answers.")
         except (AccessError, ChatError):
-            self._over("This chat is not yours any more.")
+            self._over("You no longer have access to this chat.")
         except Exception as error:
             log.exception("git_watch_failed", error)
             self._end = StreamEnded(CloseCode.INTERNAL, "The server failed. Connect again.")
@@ -99,7 +99,7 @@ class GitSource:
         try:
             await self._keep([self._watch.status(each) for each in there], gone)
         except DATABASE_ERRORS as error:
-            # The end of the next turn writes them.
+            # The counts are written at the end of the next turn.
             log.warning("git_counts_not_kept", chat_id=self._chat_id, error=str(error) or type(error).__name__)
         await self._is_taken.wait()
 

@@ -1,7 +1,7 @@
-"""The headers that some requests and answers carry, as the OpenAPI document describes them.
+"""Request and response headers as the OpenAPI document describes them.
 
-They are read and written where they are used. An operation names those it takes and gives, which is all the document
-would otherwise lack: no library sees a header that a handler reads by itself.
+Each header is read and written where it is used. Operations name the headers they take and return, because no library
+can detect a header that a handler reads.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rookery.store.db.idempotency import MAX_KEY_CHARS
 
 
 class Header(msgspec.Struct, frozen=True):
-    """`schema` is the JSON Schema of its value."""
+    """One documented header. `schema` is the JSON Schema of its value."""
 
     name: str
     description: str
@@ -27,31 +27,47 @@ def _text(**bounds: Any) -> dict[str, Any]:
     return {"type": "string", **bounds}
 
 
-# Of requests
+# Request headers
 BREAK_GLASS = Header(
     "Rookery-Break-Glass",
-    "Why an administrator reads somebody else's chat, where the settings ask for a reason. The owner sees it.",
+    "The reason why an administrator reads another user's chat, if the settings require one. The owner sees it.",
     _text(minLength=MIN_REASON_CHARS, maxLength=MAX_REASON_CHARS),
 )
 IDEMPOTENCY_KEY = Header(
     "Idempotency-Key",
-    "A repeat with the same key and body is answered as the first was, for 24 hours.",
+    "For 24 hours, a repeated request with the same key and body gets the first response again.",
     _text(minLength=1, maxLength=MAX_KEY_CHARS),
 )
 CLIENT_ID = Header(
     "Idempotency-Key",
-    "Taken for `client_id` when the body has none.",
+    "Used as `client_id` when the body has none.",
     _text(minLength=1, maxLength=MAX_CLIENT_ID_CHARS),
 )
 FILE_NAME = Header("Content-Disposition", "The name of the file: `attachment; filename*=UTF-8''a%20name.txt`.", _text())
-RANGE = Header("Range", "One range of bytes: `bytes=0-1023`. Several are answered by the whole file.", _text())
-IF_RANGE = Header("If-Range", "The `ETag` that the range is of; if it is another, the whole file comes.", _text())
-IF_NONE_MATCH = Header("If-None-Match", "The `ETag` that the client has; 304 if it is still the same.", _text())
-LAST_EVENT_ID = Header("Last-Event-ID", "The last `id` that was received; it counts before `after_id`.", _text())
+RANGE = Header(
+    "Range", ("One range of bytes: `bytes=0-1023`. A request for several ranges gets the whole file."), _text()
+)
+IF_RANGE = Header(
+    "If-Range",
+    ("The `ETag` of the file that the range belongs to. If the file has another one, the whole file is sent."),
+    _text(),
+)
+IF_NONE_MATCH = Header(
+    "If-None-Match", ("The `ETag` that the client has. The response is 304 if it is still current."), _text()
+)
+LAST_EVENT_ID = Header(
+    "Last-Event-ID", ("The last `id` that was received. It takes precedence over `after_id`."), _text()
+)
 
-# Of answers
-LOCATION = Header("Location", "Where the new thing is.", _text())
-REPLAYED = Header("Idempotency-Replayed", "There, and `true`, when the answer is that of an earlier request.", _text())
-ETAG = Header("ETag", "Names the content of the file.", _text())
-CONTENT_RANGE = Header("Content-Range", "Which bytes these are, and of how many.", _text())
-RETRY_AFTER = Header("Retry-After", "After how many seconds to try again.", {"type": "integer", "minimum": 0})
+# Response headers
+LOCATION = Header("Location", "The address of the created resource.", _text())
+REPLAYED = Header(
+    "Idempotency-Replayed",
+    ("Present, with the value `true`, when the response is that of an earlier request."),
+    _text(),
+)
+ETAG = Header("ETag", "Identifies the content of the file.", _text())
+CONTENT_RANGE = Header("Content-Range", "The range of bytes in this response, and the size of the file.", _text())
+RETRY_AFTER = Header(
+    "Retry-After", ("The number of seconds after which to try again."), {"type": "integer", "minimum": 0}
+)

@@ -1,6 +1,7 @@
-"""Options as they are shown: header values may carry keys, so they never leave the server.
+"""Provider and model options as the API shows them: header values may be keys, so they never leave the server.
 
-A value is shown as `***`, and a change that sends `***` back leaves it as it is: what was read can be edited and saved.
+A value is shown as `***`. A change that sends `***` keeps the stored value, so that a client can edit and save what it
+has read.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ MASK = "***"
 
 
 def shown(options: msgspec.Struct) -> dict[str, Any]:
-    """The options that are set, without the values of headers."""
+    """Return the options that are set, with the values of headers masked."""
     built: dict[str, Any] = msgspec.to_builtins(options)
     if built.get("headers"):
         built["headers"] = {name: MASK for name in built["headers"]}
@@ -24,7 +25,7 @@ def shown(options: msgspec.Struct) -> dict[str, Any]:
 
 
 def restored(options: Mapping[str, Any], known: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The options to save: what is masked in them is what it was, and was there."""
+    """Return the options to save, with masked values replaced by the stored ones."""
     headers = options.get("headers")
     if not isinstance(headers, Mapping):
         return dict(options)

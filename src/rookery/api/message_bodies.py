@@ -1,4 +1,4 @@
-"""What requests about messages are answered with: the shapes that streams send, and the few around them."""
+"""Responses to requests about messages: the shapes that streams send, and the envelopes around them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rookery.stream.views import MessageView, QueuedMessageView
 
 
 class ChatState(msgspec.Struct, frozen=True):
-    """As much of a chat as its clients order answers by."""
+    """The fields of a chat by which clients order responses and events."""
 
     status: str
     snapshot_version: int
@@ -26,7 +26,7 @@ class ChatState(msgspec.Struct, frozen=True):
 
 
 class MessagesView(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of messages. `queued_messages` is there without a cursor, `has_newer` around a message."""
+    """A page of messages. `queued_messages` is present without a cursor, `has_newer` in a page around a message."""
 
     items: tuple[MessageView, ...]
     has_more: bool
@@ -37,7 +37,7 @@ class MessagesView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SendView(msgspec.Struct, frozen=True, kw_only=True):
-    """`messages` is every visible row that this send inserted, in order: clients insert all of them."""
+    """`messages` are all visible messages that this request inserted, in order. Clients insert all of them."""
 
     queued: bool
     message: MessageView | None
@@ -56,7 +56,7 @@ class EditView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PromoteView(msgspec.Struct, frozen=True, kw_only=True):
-    """`message` is null while what runs has to stop first."""
+    """`message` is null while the running turn has to stop first."""
 
     message: MessageView | None
     messages: tuple[MessageView, ...]
@@ -124,5 +124,5 @@ def _visible(rows: Iterable[Message]) -> tuple[MessageView, ...]:
 
 
 def _view(row: Message) -> MessageView:
-    """Of a row that a request inserted: nobody has counted anything for it."""
+    """Return the view of a message that this request inserted; it has no usage yet."""
     return views.message(PromptRow(row, _NO_FIGURES))

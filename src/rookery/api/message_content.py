@@ -1,6 +1,6 @@
-"""What clients send to chats: the parts of a message, and the members that several bodies share.
+"""Message content that clients send: the parts of a message, and fields that several request bodies share.
 
-The rules are those of `chat`; here they get their places in a body, so that all that is wrong is told at once.
+The rules are those of `domain.chat`. Here they are attached to fields, so that all errors are reported together.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rookery.domain.content import prompt_text, uploads
 from rookery.domain.content.attachments import StoredFile
 from rookery.store.chats.files import FileInfo, Origin
 from rookery.tools import registry
-from rookery.worker import titles as worker_titles
+from rookery.worker.titles import pasted_text
 
 MAX_PARTS = 100
 MAX_TITLE_CHARS = 200
@@ -47,7 +47,7 @@ class TextInput(Body):
 
 
 class FileInput(Body):
-    """A file that was uploaded."""
+    """An uploaded file."""
 
     type: Literal["file"]
     file_id: UUID
@@ -57,7 +57,7 @@ class FileInput(Body):
 
 
 class FileReferenceInput(Body):
-    """A quoted snippet, not an upload."""
+    """A quoted snippet, not an uploaded file."""
 
     type: Literal["file-reference"]
     file_name: str
@@ -90,7 +90,7 @@ class FileReferenceInput(Body):
 
 
 def _by_rules(value: V, part: Part, member: str) -> V:
-    """The value, if the rules for what is submitted have nothing against this member of the part."""
+    """Return the value if the rules for submitted content accept this field of the part."""
     for fault in submission.find_faults((part,)):
         if fault.field.endswith(f".{member}"):
             raise ValueError(fault.message)
@@ -112,7 +112,7 @@ class DynamicTool(Body):
     @classmethod
     def _check_schema(cls, schema: dict[str, Any]) -> dict[str, Any]:
         if schema.get("type") != "object":
-            raise ValueError('The schema of a tool\'s input has "type": "object".')
+            raise ValueError('The schema of a tool\'s input must have "type": "object".')
         return schema
 
 
@@ -123,19 +123,19 @@ def _check_tools(tools: list[DynamicTool]) -> list[DynamicTool]:
         if tool.name in seen:
             found.append((f"tools[{place}].name", f"There are two tools named {tool.name}."))
         if registry.is_reserved(tool.name):
-            message = f"{tool.name} is the name of a tool of the server. Give yours another."
+            message = f"{tool.name} is the name of a built-in tool. Choose another name."
             found.append((f"tools[{place}].name", message))
         seen.add(tool.name)
     if found:
         raise faults(*found)
     size = len(encoded_tools(tools) or "")
     if size > MAX_TOOLS_BYTES:
-        raise ValueError(f"All tools together have at most {MAX_TOOLS_BYTES} bytes; these have {size}.")
+        raise ValueError(f"All tools together may have at most {MAX_TOOLS_BYTES} bytes; these have {size}.")
     return tools
 
 
 def encoded_tools(tools: Sequence[DynamicTool]) -> str | None:
-    """The tools as they are stored."""
+    """Return the tools as they are stored."""
     return msgspec.json.encode([tool.model_dump() for tool in tools]).decode() if tools else None
 
 
@@ -149,7 +149,7 @@ def _trimmed_title(title: str) -> str:
 def _check_labels(given: dict[str, str]) -> dict[str, str]:
     found: list[tuple[str, str]] = []
     try:
-        labels.validate(dict.fromkeys((str(place) for place in range(len(given))), "x"))  # how many there may be
+        labels.validate(dict.fromkeys((str(place) for place in range(len(given))), "x"))  # checks the number of labels
     except InvalidInput as error:
         raise faults((error.field, str(error))) from None
     for key, value in given.items():
@@ -175,12 +175,15 @@ Title: TypeAlias = Annotated[
 ]
 Labels: TypeAlias = Annotated[dict[str, str], AfterValidator(_check_labels)]
 SystemPrompt: TypeAlias = Annotated[str, rule(lambda prompt: prompt_text.check_prompt(prompt, field="system_prompt"))]
-# MCP servers are no part of this version: whoever names one is told that it is not there.
+# This version has no MCP servers: any id is reported as unknown.
 ServerIds: TypeAlias = Annotated[list[UUID], Field(max_length=MAX_SERVERS), AfterValidator(_no_servers)]
 
 
 async def resolved(caller: Caller, content: Sequence[InputPart]) -> tuple[Part, ...]:
-    """The parts as they are stored, with type and name of the files they name; 400 for files that cannot be used."""
+    """Return the parts as they are stored, with the type and name of each file.
+
+    Raise 400 for files that cannot be used.
+    """
     given = tuple(part.part() for part in content)
     named = parts.file_ids(given)
     if not named:
@@ -209,7 +212,7 @@ def _check_files(given: Sequence[Part], found: dict[UUID, FileInfo]) -> None:
 
 
 async def fallback_title(caller: Caller, content: Sequence[Part]) -> str:
-    """The first words of what was written, else of a text that was attached."""
+    """Return a title from the first words of the message, or else of an attached text."""
     said = titles.title_text(content)
     if said:
         return titles.fallback_title(said)
@@ -221,4 +224,4 @@ async def fallback_title(caller: Caller, content: Sequence[Part]) -> str:
             stored[part.file_id] = StoredFile(
                 media_type=part.media_type, data=read.data, name=part.name, is_pasted=is_pasted
             )
-    return titles.fallback_title(worker_titles.pasted_text(content, stored))
+    return titles.fallback_title(pasted_text(content, stored))

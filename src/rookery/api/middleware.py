@@ -1,7 +1,7 @@
-"""What every request passes before a router sees it, and what every answer passes on its way out.
+"""The middleware around the routers: checks every request and completes every response.
 
-In this order: size, host, rate limit, whether the server is set up, who asks, and from which page. Requests and the
-opening of streams go the same way. An exception that gets this far is a bug: it is logged, and the client gets its id.
+The order of checks: size, host, rate limit, set-up, credentials, origin. Requests and the opening of streams pass the
+same checks. An exception that gets this far is a bug: it is logged, and the client gets the request id.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ SHARED_HEADERS = (
 SHOWN_HEADERS = "X-Request-Id, Retry-After, Location, Idempotency-Replayed"
 MAX_URL_BYTES = 8 * 1024
 MAX_HEADER_BYTES = 32 * 1024
-# A year. Subdomains are not included: they may belong to other servers.
+# One year. Subdomains are not included: they may belong to other servers.
 STRICT_TRANSPORT = "max-age=31536000"
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-# The signature in its URL is the credential; and the page that shows the API asks for one itself.
+# Paths without a login: downloads carry a signature in their URL, and the API page asks for a token itself.
 _OPEN = re.compile(rf"{PREFIX}/(files/[^/]+/download|docs(/[^/]+)?)")
 _STREAM = re.compile(rf"{PREFIX}/chats/(watch|[^/]+/(stream|git))")
 _SETUP = f"{PREFIX}/setup"
-# Whoever asks for these is nobody yet.
+# Requests that create a login; they have no user yet.
 _LOGIN = frozenset({_SETUP, f"{PREFIX}/auth/login", f"{PREFIX}/auth/link"})
-# Refusals for want of a right, as against those of a browser's page.
+# Codes of refusals for a missing right, as opposed to refusals of a browser's origin.
 _DENIED = frozenset({"forbidden", "owner_only", "scope", "disabled"})
-# Load balancers ask by address, whatever this server is called; the answers tell nothing worth a rebound name.
+# Load balancers send requests by address, not by host name. The responses hold nothing that DNS rebinding could misuse.
 _ANY_HOST = frozenset({"/healthz", "/readyz"})
 
 
@@ -79,7 +79,7 @@ class Edge:
             return
         is_head = scope.get("method") == "HEAD"
         if is_head:
-            # Inside it is a GET, whose body is left out on the way back. The server keeps its own scope.
+            # Handled as GET; the body is dropped on the way out. The server keeps its own scope.
             scope = {**scope, "method": "GET"}
         connection = Request(scope, receive) if scope["type"] == "http" else WebSocket(scope, receive, send)
         given = connection.headers.get("x-request-id", "")
@@ -127,11 +127,12 @@ class Edge:
             raise ApiError(
                 400,
                 "invalid_host",
-                "This server does not go by that name. Set `external_url` or `allowed_hosts` if it should.",
+                "This server does not accept requests for this host name. Set `external_url` or "
+                "`allowed_hosts` if it should.",
             )
 
     def _share(self, connection: HTTPConnection, answer: _Answer) -> None:
-        """Let pages of listed origins read the answer; and tell caches that it depends on who asks."""
+        """Let pages of listed origins read the response, and mark it as dependent on the origin for caches."""
         origins = self.parts.origins
         origin = connection.headers.get("origin")
         answer.varies_by_origin = bool(origins.allowed_origins)
@@ -158,17 +159,20 @@ class Edge:
             return
         await self._require_setup(info)
         if _OPEN.fullmatch(path):
-            # Who guesses at signatures is counted by address.
+            # Attempts to guess signatures are counted by address.
             limits.take(Limit.API, address_key(info.ip))
             return
         caller = await self._authenticate(connection, info, answer)
         if (known := scope.get("rookery.known")) is not None:
-            known()  # the connection is not one of a stranger any more
+            known()  # the connection is no longer an unauthenticated one
         limits.take(Limit.API, str(caller.user.id))
         scope["rookery.caller"] = caller
 
     async def _require_setup(self, info: RequestInfo) -> None:
-        """Asked of the database until it is so: whichever replica was set up, the others know at their next request."""
+        """Raise until the server is set up.
+
+        Asks the database each time, so that every replica notices a set-up by another one.
+        """
         if self._is_set_up:
             return
         self.parts.limits.take(Limit.API, address_key(info.ip))
@@ -178,21 +182,21 @@ class Edge:
             raise ApiError(
                 503,
                 "setup_required",
-                "This server has no administrator yet. Open the address that it printed when it started.",
+                "This server has no administrator yet. Open the address that the server printed when it started.",
                 headers={"Retry-After": "5"},
             )
 
     async def _authenticate(self, connection: HTTPConnection, info: RequestInfo, answer: _Answer) -> Caller:
-        """Who asks: by bearer token alone if there is one, else by the cookie together with the session key.
+        """Authenticate by the bearer token alone if there is one, else by the cookie together with the session key.
 
-        A signed link stands in for the key where a browser loads an address by itself.
+        A signed link replaces the session key for addresses that the browser loads without one.
         """
         now, changes = self.parts.clock.now(), self.parts.streams.guard.changes
         try:
             sent, cookie, secure = bearer(connection), "", is_secure(connection, self.parts)
             key, link = None, None
             if sent is None:
-                # Before anything is taken from the pool: strangers are to cost nobody a connection.
+                # Checked before a database connection is taken: unauthenticated requests must not use up the pool.
                 cookie = cookies.find(connection.headers.get("cookie"), secure=secure) or ""
                 key = session_key(connection)
                 link = download_links.find(connection.scope) if key is None else None
@@ -208,7 +212,7 @@ class Edge:
                     return self._caller(connection, info, token.user, token.actor, token.token.id, changes=changes)
                 found = await sessions.authenticate(conn, cookie, link or key or "", now=now)
         except Unauthenticated:
-            # Guessing costs; somebody who is logged in pays from another purse.
+            # Failed credentials are counted by address; logged-in users have a limit of their own.
             self.parts.limits.take(Limit.API, address_key(info.ip))
             raise
         if _needs_origin(connection):
@@ -259,7 +263,7 @@ class Edge:
         )
 
     def _check_origin(self, connection: HTTPConnection, *, needs_one: bool) -> None:
-        """Refuse what a page of another site sends. Programs that are no browser send neither header."""
+        """Refuse requests from pages of other sites. Programs other than browsers send neither header."""
         headers, scope = connection.headers, connection.scope
         sent, site = headers.getlist("origin"), headers.get("sec-fetch-site")
         if sent:
@@ -272,13 +276,13 @@ class Edge:
             raise ApiError(
                 403,
                 "origin_rejected",
-                "This request comes from a page of another site. If that page may use this server, list its origin in "
-                "`allowed_origins`. Programs send an API token and no `Origin`.",
+                "This request comes from a page of another site. If that page may use this server, list its "
+                "origin in `allowed_origins`. Programs send an API token and no `Origin`.",
             )
 
 
 class _Answer:
-    """Sends, adds what every answer carries, and remembers what was sent for the log."""
+    """Sends the response, adds the headers common to all responses, and records what was sent for the log."""
 
     def __init__(self, scope: Scope, send: Send, request_id: str, *, is_head: bool) -> None:
         self._scope = scope
@@ -308,11 +312,12 @@ class _Answer:
                 self.size += len(message.get("body", b""))
         await self._send(message)
         if self.is_head:
-            # Ended here: whatever would go on sending, a stream say, finds that its client has left.
+            # The response ends here. A handler that continues to send, such as a stream, finds that its client has
+            # left.
             await self._send({"type": "http.response.body", "body": b""})
 
     async def allow_shared(self) -> None:
-        """Answer a browser that asks before a page of a listed origin sends what is not simple."""
+        """Answer the CORS preflight request of a page of a listed origin."""
         headers = [
             (b"access-control-allow-methods", SHARED_METHODS.encode()),
             (b"access-control-allow-headers", SHARED_HEADERS.encode()),
@@ -322,7 +327,7 @@ class _Answer:
         await self.send({"type": "http.response.body", "body": b""})
 
     async def refuse(self, receive: Receive, error: ApiError) -> None:
-        """Answer with an error; a WebSocket gets an ordinary response in place of the upgrade."""
+        """Send an error. A WebSocket gets an ordinary response instead of the upgrade."""
         self._scope["rookery.error"] = error.code
         response = error.response(self._request_id)
         kind = "http.response"
@@ -339,7 +344,7 @@ class _Answer:
         headers = MutableHeaders(raw=list(raw))
         headers["X-Request-Id"] = self._request_id
         if self.build is not None:
-            # A page that was loaded from another build offers to reload.
+            # A page loaded from another build offers to reload.
             headers["X-Rookery-Build"] = self.build
         headers.setdefault("X-Content-Type-Options", "nosniff")
         headers.setdefault("Cache-Control", NO_STORE)
@@ -347,7 +352,8 @@ class _Answer:
         if self.strict_transport:
             headers["Strict-Transport-Security"] = STRICT_TRANSPORT
         if self.is_api:
-            # Pages of other ports belong to the same site: without this they may show what our pages have loaded.
+            # Pages on other ports belong to the same site: without this header they could embed resources of this
+            # server.
             headers.setdefault("Cross-Origin-Resource-Policy", "same-origin")
         if self.cookie is not None and "set-cookie" not in headers:
             headers.append("Set-Cookie", self.cookie)
@@ -364,16 +370,16 @@ def is_secure(connection: HTTPConnection, parts: ApiServices) -> bool:
 
 
 def _is_strict(connection: HTTPConnection, parts: ApiServices) -> bool:
-    """Whether browsers should use https alone from now on.
+    """Whether browsers should use only https from now on.
 
-    Not under a loopback name: the rule would hold for every other program on the reader's own machine.
+    Not for a loopback name: the rule would apply to every other program on the user's machine.
     """
     name = host_name(connection.headers.get("host", ""))
     return name is not None and not is_loopback(name) and is_secure(connection, parts)
 
 
 def _check_size(scope: Scope) -> None:
-    """What a browser or a program sends is far below this."""
+    """Refuse oversized URLs and headers. Browsers and other clients stay far below these limits."""
     if len(scope.get("raw_path") or b"") + len(scope.get("query_string", b"")) > MAX_URL_BYTES:
         raise ApiError(414, "url_too_long", f"The URL is longer than {MAX_URL_BYTES // 1024} KiB.")
     if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADER_BYTES:
@@ -385,7 +391,7 @@ def _is_preflight(connection: HTTPConnection) -> bool:
 
 
 def _needs_origin(connection: HTTPConnection) -> bool:
-    """What acts, and what follows live: a page of another site may open a stream, and no rule of browsers stops it."""
+    """Whether an `Origin` is required: for writes and streams. Browsers let pages of other sites open WebSockets."""
     follows = "text/event-stream" in connection.headers.get("accept", "")
     return follows or _is_stream(connection) or connection.scope.get("method") not in SAFE_METHODS
 
@@ -396,7 +402,7 @@ def _is_stream(connection: HTTPConnection) -> bool:
 
 
 def bearer(connection: HTTPConnection) -> str | None:
-    """The credential that is sent as a bearer token; raises for any other scheme."""
+    """Return the bearer token; raise for any other scheme."""
     header = Headers(scope=connection.scope).get("authorization")
     if header is not None:
         scheme, _, token = header.partition(" ")
@@ -407,7 +413,7 @@ def bearer(connection: HTTPConnection) -> str | None:
 
 
 def session_key(connection: HTTPConnection) -> str | None:
-    """The session key: a header, or a subprotocol of a browser's WebSocket, which has no way to send headers."""
+    """Return the session key: a header, or a subprotocol of a browser's WebSocket, which cannot send headers."""
     header = Headers(scope=connection.scope).get(SESSION_KEY)
     if header is None and connection.scope["type"] == "websocket":
         return ws.session_key(connection.scope)
@@ -415,18 +421,21 @@ def session_key(connection: HTTPConnection) -> str | None:
 
 
 def _route(scope: Scope) -> str | None:
-    """The template of the path; None when nothing is there. Never the path itself: it names chats and files."""
+    """Return the template of the path, or None if no route matches.
+
+    Never the path, which contains ids of chats and files.
+    """
     path: str = scope["path"]
     if stream := _STREAM.fullmatch(path):
         return f"{PREFIX}/chats/watch" if stream[1] == "watch" else f"{PREFIX}/chats/{{chat}}/{stream[2]}"
     template: str | None = getattr(scope.get("route"), "path", None)
     if template is None or template.startswith(PREFIX) or not path.startswith(PREFIX):
         return template
-    return PREFIX + template  # a router's own path knows nothing of where it is included
+    return PREFIX + template  # a router's path lacks the prefix under which it is included
 
 
 def _count(stats: HttpStats, scope: Scope, answer: _Answer, seconds: float) -> None:
-    """Whatever was answered, wherever it was refused. An answer that never began is the client's leaving."""
+    """Count every response, including refusals. A response that never began means that the client left."""
     route, code = _route(scope), scope.get("rookery.error", "")
     if answer.status is None:
         return
@@ -445,7 +454,7 @@ def _count(stats: HttpStats, scope: Scope, answer: _Answer, seconds: float) -> N
 
 
 def _log(scope: Scope, answer: _Answer, seconds: float) -> None:
-    """One line per request: never the path's values or the query."""
+    """Log one line per request, without values from the path or the query."""
     caller = scope.get("rookery.caller")
     log.info(
         "request",

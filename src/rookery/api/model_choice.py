@@ -1,7 +1,7 @@
-"""Which model answers, and whether its owner may still spend: asked before anything is written.
+"""The choice of a model for a request, and the check of the spending limit, both before anything is written.
 
-The decisions are those of `llm.resolve`; they are made here for what a request names, and once more under the chat's
-lock for what it leaves to the chat.
+The rules are those of `models.resolve`. They are applied here to what the request names, and again under the chat's
+lock to what it leaves to the chat.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ OVERRIDES_SETTING = "model_overrides"
 
 May: TypeAlias = Callable[[], Awaitable[object]]
 
-# What is said against a message because of what it names.
+# Errors in what a message names.
 REFUSALS = (InvalidInput, ApiError, ModelError)
 
 
 @asynccontextmanager
 async def after(may: May) -> AsyncIterator[None]:
-    """Complaints about a body come after those about rights: who lacks one learns nothing else."""
+    """Report errors in the body after missing rights: a caller without the right learns nothing about the body."""
     try:
         yield
     except REFUSALS:
@@ -42,7 +42,7 @@ async def after(may: May) -> AsyncIterator[None]:
 
 
 class Chooser:
-    """The models as one caller can use them, at one moment, and whether the caller has anything left to spend."""
+    """The models that one caller can use at one moment, and the rest of the caller's spending limit."""
 
     __slots__ = ("_limit", "_models")
 
@@ -57,17 +57,17 @@ class Chooser:
         return ForMessage(self)
 
     def named(self, requested: UUID) -> UUID:
-        """The model that a message names."""
+        """Return the model that a message names."""
         self._check(requested)
         return self._paid(Choice(requested)).model_config_id
 
     def by_last(self, last: UUID) -> UUID:
-        """The model of a message that names none."""
+        """Return the model of a message that names none."""
         return self._paid(resolve.for_message(self._models, requested=None, last=last)).model_config_id
 
     @property
     def kept(self) -> list[UUID]:
-        """Those that a chat goes on with when it used them last."""
+        """Return the models that a chat may keep if it used them last."""
         return [
             model_id
             for model_id, state in self._models.by_id.items()
@@ -75,7 +75,7 @@ class Chooser:
         ]
 
     def for_edit(self, requested: UUID | None) -> Callable[[UUID | None, UUID], UUID]:
-        """By the model of the message as it was, if that can still be used, else as for any message."""
+        """Choose the model of an edited message: its earlier model if that is still usable, else as for any message."""
         if requested is not None:
             self._check(requested)
 
@@ -92,7 +92,7 @@ class Chooser:
         return self._models.is_usable(model_config_id)
 
     def check(self, requested: UUID, *, current: UUID | None = None) -> None:
-        """A model named for later turns; one that is there already may stay though it was switched off."""
+        """Check a model named for later turns. The current one may stay even if it has been disabled."""
         if requested != current:
             self._check(requested)
 
@@ -108,7 +108,7 @@ class Chooser:
             raise ModelUnusable(reason, model_config_id)
 
     def _paid(self, choice: Choice) -> Choice:
-        """Calls on a key of one's own do not count."""
+        """Check the spending limit. Calls with a user's own key do not count."""
         state = self._models.by_id.get(choice.model_config_id)
         if self._limit is not None and (state is None or state.key is not KeySource.USER):
             raise self._limit
@@ -116,7 +116,7 @@ class Chooser:
 
 
 class ForMessage:
-    """By the model that the chat used last, for a message that names none."""
+    """The choice for a message that names no model: the model that the chat used last."""
 
     __slots__ = ("_chooser",)
 
@@ -138,21 +138,21 @@ async def chooser(parts: ApiServices, caller: Caller) -> Chooser:
 async def for_new_chat(
     parts: ApiServices, caller: Caller, requested: UUID | None, effort: Effort | None
 ) -> tuple[UUID, Effort | None]:
-    """The model and the effort of a new chat. The caller's own default counts where administrators allow one."""
+    """Return the model and effort of a new chat. The caller's own default applies where administrators allow it."""
     personal = None if requested is not None else await _personal(parts, caller)
     choice = (await chooser(parts, caller)).for_new_chat(requested, personal)
     return choice.model_config_id, effort or choice.reasoning_effort
 
 
 async def check_spend(parts: ApiServices, caller: Caller, chat_id: ChatId) -> None:
-    """For what goes on with the chat's own model."""
+    """Check the spending limit for a request that continues with the chat's model."""
     found = await chooser(parts, caller)
     if found.is_spent:
         found.check_spend((await caller.store.chats.get(chat_id)).last_model_config_id)
 
 
 async def _limit(parts: ApiServices, caller: Caller) -> SpendLimitReached | None:
-    # Most deployments have no limit, and then nothing is asked: the setting is at hand.
+    # Most installations have no limit. The setting is cached, so this costs nothing for them.
     if await parts.directory.setting(spending.SETTING) is None:
         return None
     return await caller.store.turns.find_spend_limit()

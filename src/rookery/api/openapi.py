@@ -1,7 +1,7 @@
-"""The OpenAPI document: paths and parameters from the routes, schemas from the structs of bodies and answers.
+"""The OpenAPI document: paths and parameters from the routes, schemas from the structs of bodies and responses.
 
-Three libraries know a part of it (FastAPI the parameters, pydantic the bodies, msgspec the answers and events), and
-each names its schemas by itself. Here they become one document, in which a name has one meaning.
+Three libraries provide a part each (FastAPI the parameters, pydantic the bodies, msgspec the responses and events), and
+each chooses its own schema names. This module merges them into one document in which each name has one meaning.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ ANY_TYPE = "*/*"
 _OCTETS = "application/octet-stream"
 
 DESCRIPTION = (
-    "What is refused before it is known which operation it is for, is not repeated with each: 404 and 405 where there "
-    "is none, 400 for a `Host` that is not this server's or for what is no request, 408 for one that does not arrive "
-    "in time, 414 and 431 for a URL or headers that are too long. Such answers have the same form as all other errors."
+    "Errors that occur before the operation is known are not repeated for each operation: 404 and 405 for an "
+    "unknown path or method, 400 for a `Host` that is not accepted or a malformed request, 408 for a request "
+    "that does not arrive in time, 414 and 431 for a URL or headers that are too long. They have the same "
+    "body as all other errors."
 )
 
 SECURITY = {
@@ -44,26 +45,30 @@ SECURITY = {
         "type": "apiKey",
         "in": "cookie",
         "name": "__Host-rookery_session",
-        "description": "The cookie of a login; over plain http it is called `rookery_session`. It counts only "
-        "together with the session key.",
+        "description": (
+            "The cookie of a login, called `rookery_session` over plain http. It is valid only together with the "
+            "session key."
+        ),
     },
     "session_key": {
         "type": "apiKey",
         "in": "header",
         "name": "Rookery-Session-Key",
-        "description": "The `session_key` that the login answered. A WebSocket of a browser offers it as the "
-        "subprotocol `rookery.session.KEY` beside `rookery.v1`.",
+        "description": (
+            "The `session_key` from the response to the login. A browser's WebSocket offers it as the subprotocol "
+            "`rookery.session.KEY` beside `rookery.v1`."
+        ),
     },
 }
 _STREAM_ERRORS = {400, 401, 403, 429, 500, 503}
-# Whoever gets one of these may try again.
+# Responses after which a client may try again.
 _PASSING = frozenset({429, 503})
 _BYTES = {"type": "string", "format": "binary"}
 _LOGGED_IN: list[dict[str, list[str]]] = [{"token": []}, {"session": [], "session_key": []}]
-# FastAPI's own answer to a bad parameter, which nobody gets here.
+# FastAPI's own response to a bad parameter, which this API never sends.
 _UNUSED = frozenset({"HTTPValidationError", "ValidationError"})
 _NAME = re.compile(r"[A-Za-z0-9_]+")
-# Structs that have the same name in two modules; those that mean the same are one here.
+# Structs that share a name in two modules. Those with the same meaning become one schema.
 _NAMED = {
     "rookery.domain.access.rights.Role": "UserRole",
     "rookery.domain.chat.messages.Role": "MessageRole",
@@ -72,7 +77,7 @@ _NAMED = {
 
 
 def document(application: FastAPI) -> dict[str, Any]:
-    """The document of an application whose routes were declared through `Routes`."""
+    """Return the document of an application whose routes were declared through `Routes`."""
     found = dict(operations(application))
     made = get_openapi(
         title=application.title,
@@ -104,7 +109,7 @@ def document(application: FastAPI) -> dict[str, Any]:
 
 
 def operations(application: FastAPI) -> Iterator[tuple[str, Operation]]:
-    """What routers have declared, by name."""
+    """Return the declared operations by name."""
     for context in iter_route_contexts(application.routes):
         operation = DECLARED.get(context.endpoint) if callable(context.endpoint) else None
         if operation is not None:
@@ -112,7 +117,7 @@ def operations(application: FastAPI) -> Iterator[tuple[str, Operation]]:
 
 
 def chapters(application: FastAPI) -> tuple[str, ...]:
-    """The tags of all operations, by name."""
+    """Return the tags of all operations, sorted by name."""
     found = {
         str(tag)
         for context in iter_route_contexts(application.routes)
@@ -123,7 +128,7 @@ def chapters(application: FastAPI) -> tuple[str, ...]:
 
 
 class _Schemas:
-    """All schemas by name, and how each body and answer refers to its own."""
+    """All schemas by name, and the reference of each body and response."""
 
     def __init__(self, found: Iterable[Operation]) -> None:
         self.components: dict[str, Any] = {}
@@ -133,17 +138,17 @@ class _Schemas:
         self._add_bodies([each.body for each in known if each.body is not None])
 
     def add(self, schemas: dict[str, Any]) -> None:
-        """Schemas under the names they have. A name that stands for two things is a mistake of ours."""
+        """Add schemas under their names. A name that stands for two schemas is a bug."""
         for given, described in schemas.items():
             name, schema = _NAMED.get(given, given), _renamed(described)
             if name in _UNUSED:
                 continue
-            assert _NAME.fullmatch(name), f"{name} is no name for a schema: two structs are called so"
+            assert _NAME.fullmatch(name), f"{name} cannot name a schema: two structs have this name"
             known = self.components.setdefault(name, schema)
-            assert _same(known, schema), f"two schemas are called {name}"
+            assert _same(known, schema), f"two schemas are named {name}"
 
     def drop_defaults(self, body: type[Body]) -> None:
-        """Of a change: what is absent stays as it is, and is not what the code puts in its place."""
+        """Drop the defaults of a PATCH body: an absent field keeps its stored value, not the default in the code."""
         name = self.names[body]["$ref"].removeprefix(REF)
         for member in self.components[name]["properties"].values():
             member.pop("default", None)
@@ -166,7 +171,7 @@ class _Schemas:
 
 
 def _renamed(value: Any) -> Any:
-    """The same with references by the names of this document."""
+    """Return the value with all references changed to the names of this document."""
     match value:
         case str() if value.startswith(REF):
             name = value.removeprefix(REF)
@@ -182,7 +187,7 @@ def _renamed(value: Any) -> Any:
 def _any_value(kind: type) -> dict[str, Any]:
     if kind is object:
         return {"description": "Any JSON."}
-    raise NotImplementedError  # how such a hook tells msgspec that it does not know the type
+    raise NotImplementedError  # tells msgspec that the hook does not know the type
 
 
 def _is_struct(kind: Any) -> bool:
@@ -190,7 +195,7 @@ def _is_struct(kind: Any) -> bool:
 
 
 def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Enums are described by all three libraries, in their own order and with or without a type."""
+    """Whether two schemas are equal. The libraries list enums in different orders, with or without a type."""
     if "enum" in one and "enum" in other:
         return sorted(one["enum"]) == sorted(other["enum"])
     return one == other
@@ -227,7 +232,7 @@ def _success(described: dict[str, Any], operation: Operation, names: dict[Any, d
         schema = {"type": "object"}
     else:
         schema = names[operation.returns]
-    # Bytes of no type in particular have the type of the file.
+    # Bytes without a fixed type have the type of the file.
     media_type = ANY_TYPE if operation.media_type == _OCTETS else operation.media_type
     answered["content"] = {media_type: {"schema": schema}}
     if any(parameter["name"] == "format" for parameter in described.get("parameters", ())):
@@ -236,7 +241,7 @@ def _success(described: dict[str, Any], operation: Operation, names: dict[Any, d
 
 
 def _further(status: int, usual: dict[str, Any]) -> dict[str, Any]:
-    """Another status of success: with the same content, or none where there can be none."""
+    """Describe another success status: with the same content, or none where it cannot have any."""
     answered = {**usual, "description": HTTPStatus(status).phrase}
     if status == HTTPStatus.NOT_MODIFIED:
         del answered["content"]
@@ -272,7 +277,7 @@ def _explained(status: int, names: dict[Any, dict[str, Any]]) -> dict[str, Any]:
 
 
 def _streams() -> dict[str, Any]:
-    """The live endpoints, which no router declares."""
+    """Describe the live endpoints, which no router declares."""
     limits = {"after_id": {"minimum": 0}, "tail": {"minimum": 0, "maximum": MAX_TAIL}}
     wanted = [
         _parameter(
@@ -289,7 +294,7 @@ def _streams() -> dict[str, Any]:
         f"{PREFIX}/chats/{{chat}}/git": {
             "get": _stream("chats.git", "Follow the repositories that a chat works in", [chat], errors={404, 409})
         },
-        f"{PREFIX}/chats/watch": {"get": _stream("chats.watch", "Follow the list of one's chats", [])},
+        f"{PREFIX}/chats/watch": {"get": _stream("chats.watch", "Follow the list of your chats", [])},
         f"{PREFIX}/chats/{{chat}}/stream": {
             "get": _stream("chats.stream", "Follow one chat", [chat, *wanted, *told], errors={404})
         },
@@ -307,7 +312,7 @@ def _stream(
     return {
         "tags": ["streams"],
         "summary": summary,
-        "description": "Server-sent events, or the same events as frames of JSON arrays when upgraded to a WebSocket.",
+        "description": "Server-sent events. After an upgrade to a WebSocket, the same events as frames of JSON arrays.",
         "operationId": name,
         "parameters": parameters,
         "responses": {
@@ -320,7 +325,7 @@ def _stream(
 
 
 def _without_void_defaults(schema: dict[str, Any]) -> dict[str, Any]:
-    """A body that leaves a member out does not send null: a default that the member's type forbids is none."""
+    """Drop defaults that the field's type forbids: null as a default only means that the field may be absent."""
     for member in schema.get("properties", {}).values():
         nullable = {"type": "null"} in member.get("anyOf", ()) or member.get("type") == "null"
         if "default" in member and member["default"] is None and not nullable:
@@ -329,7 +334,7 @@ def _without_void_defaults(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_titles(value: Any, *, is_named: bool = False) -> Any:
-    """Titles that only repeat the name of a member say nothing. `is_named`: the keys here are names of members."""
+    """Drop titles that only repeat the name of a field. `is_named`: the keys of this object are field names."""
     if isinstance(value, list):
         return [_without_titles(each) for each in value]
     if not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The OpenAPI document without a server: routers declare their operations before they need anything of one."""
+"""The OpenAPI document without a running server; writes docs/api/openapi.json."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rookery.api.services import ApiServices
 
 
 def describe() -> dict[str, Any]:
-    """The document as every replica serves it."""
+    """Return the document as every replica serves it."""
     return openapi.document(bare_api())
 
 
 def bare_api() -> FastAPI:
-    """All operations, of a server that has nothing to do them with."""
+    """Return an application with all operations but no services. Declaring operations needs none."""
     nothing: dict[str, Any] = {
         field.name: None
         for field in dataclasses.fields(ApiServices)
@@ -29,5 +29,5 @@ def bare_api() -> FastAPI:
 
 
 def text() -> str:
-    """The file docs/api/openapi.json."""
+    """Return the content of docs/api/openapi.json."""
     return json.dumps(describe(), indent=2, ensure_ascii=False) + "\n"

@@ -1,7 +1,7 @@
-"""From where a browser may talk to this server: the `Host` and `Origin` of requests.
+"""Checks of the `Host` and `Origin` headers of requests.
 
-A page of another site must not use a visitor's cookie (cross-site requests), and a name that suddenly points at this
-machine must not reach it (DNS rebinding against a server on a laptop).
+A page of another site must not use a visitor's cookie (cross-site requests), and a host name that is made to point at
+this machine must not reach it (DNS rebinding against a server on a laptop).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from urllib.parse import urlsplit
 
 _DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 _HTTP_OF = {"ws": "http", "wss": "https"}
-# What a browser sends: no path, no user, nothing else that a URL may have.
+# An origin as browsers send it: no path, no user, nothing else that a URL may have.
 _HEADER = re.compile(r"https?://[^\s/?#@\\]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origins:
-    """`external_url` is how people reach the server; without one only loopback names and listed hosts do."""
+    """The accepted hosts and origins. Without an `external_url` only loopback names and listed hosts are accepted."""
 
     external_url: str | None = None
     allowed_origins: Collection[str] = ()
@@ -39,7 +39,7 @@ class Origins:
         return self.external_url is not None and name == (urlsplit(self.external_url).hostname or "").casefold()
 
     def accepts_origin(self, origin: str, *, scheme: str, host: str) -> bool:
-        """Whether a page from there may act with the visitor's cookie. `null` is nobody's."""
+        """Whether a page of this origin may act with the visitor's cookie. The origin `null` may not."""
         found = _sent(origin)
         if found is None:
             return False
@@ -48,13 +48,13 @@ class Origins:
         return found == own or found in {each for each in listed if each is not None}
 
     def shares_with(self, origin: str) -> bool:
-        """Whether pages from there may read answers with their own credentials (CORS): only those that are listed."""
+        """Whether pages of this origin may read responses with their own credentials (CORS): only listed ones may."""
         found = _sent(origin)
         return found is not None and found in {_origin(each) for each in self.allowed_origins}
 
 
 def host_name(host: str) -> str | None:
-    """The name in a `Host` header, without its port; None for what cannot be one."""
+    """Return the name in a `Host` header without its port, or None if the header is malformed."""
     if not host or any(character in host for character in "/@?#\\ \t"):
         return None
     try:

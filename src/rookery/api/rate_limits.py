@@ -1,6 +1,6 @@
-"""How often somebody may ask: token buckets, per user where there is one, else per address.
+"""Rate limits: token buckets per user, or per client address for requests without a user.
 
-Each replica counts for itself; a user's share is divided by how many there are.
+Each replica counts its own requests; a user's limit is divided by the number of replicas.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from enum import StrEnum
 from rookery.api.errors import ApiError
 from rookery.runtime.clock import Clock
 
-# More keys than this means that somebody makes them up; the oldest are forgotten, which only gives them a fresh start.
+# A bound on memory. More keys than this are invented ones; the oldest are dropped and start with a full bucket.
 MAX_KEYS = 50_000
 
 
@@ -35,7 +35,7 @@ PER_MINUTE: Mapping[Limit, int] = {
 
 
 class RateLimits:
-    """One per replica. `take` raises when the bucket is empty."""
+    """The buckets of one replica. `take` raises when a bucket is empty."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class RateLimits:
         self._buckets: OrderedDict[tuple[Limit, str], tuple[float, float]] = OrderedDict()
 
     def take(self, limit: Limit, key: str) -> None:
-        """Take one from the bucket of this key, or raise 429 with the seconds until there is one."""
+        """Take one token from the bucket of this key, or raise 429 with the seconds until there is one."""
         size = max(1.0, self._per_minute[limit] / max(1, self._replicas()))
         now = self._clock.monotonic()
         left, at = self._buckets.pop((limit, key), (size, now))

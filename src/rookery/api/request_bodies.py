@@ -1,4 +1,4 @@
-"""Bodies of requests: read up to a limit, then checked whole, so that all that is wrong is told at once."""
+"""Request bodies: read up to a limit, then validated as a whole, so that all errors are reported together."""
 
 from __future__ import annotations
 
@@ -17,35 +17,38 @@ from rookery.domain.chat.errors import InvalidInput
 
 MAX_BODY_BYTES = 1024 * 1024
 READ_SECONDS = 30.0
-# What is left of the body is not worth reading.
+# The rest of the body is not worth reading.
 _LAST = {"Connection": "close"}
 
 B = TypeVar("B", bound="Body")
 T = TypeVar("T")
 
-# Where the bytes of a body are kept for those who need them as they came.
+# The scope key under which the raw bytes of a body are stored.
 _KEPT = "rookery.body"
 _FAULTS = "faults"
 
-# pydantic puts the tag of a union between the place and the field; people know only place and field.
+# pydantic puts the tag of a union between the index and the field; clients know only the index and the field.
 _TAGS = frozenset({"text", "file", "file-reference"})
-# What pydantic puts behind the name of a member when it is the name that is wrong.
+# pydantic appends this to a key when the key itself is wrong.
 _KEY = "[key]"
 
 
 class Body(BaseModel):
-    """Base of every request body: nothing unknown, nothing converted."""
+    """Base of all request bodies: unknown fields are refused, and no value is converted."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     @property
     def given(self) -> frozenset[str]:
-        """The members that were sent; in a PATCH an absent one is left as it is."""
+        """The fields that were sent. In a PATCH, an absent field keeps its value."""
         return frozenset(self.model_fields_set)
 
 
 async def read(request: Request, *, limit: int, seconds: float = READ_SECONDS) -> bytes:
-    """The body, or 413 as soon as it is known to be too large: the rest is not read. 408 after `seconds`."""
+    """Read the body.
+
+    Raise 413 as soon as it is known to be too large, without reading the rest, and 408 after `seconds`.
+    """
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > limit:
         raise too_large(limit)
@@ -69,13 +72,13 @@ async def read(request: Request, *, limit: int, seconds: float = READ_SECONDS) -
 
 
 def kept(connection: HTTPConnection) -> bytes:
-    """The body as it came, once it was read: for its hash, and for JSON that is stored as it was written."""
+    """Return the raw body once it was read: for its hash, and for JSON that is stored as it was written."""
     data: bytes = connection.scope.get(_KEPT, b"")
     return data
 
 
 def parse(model: type[B], data: bytes) -> B:
-    """The body as the model says. `malformed` when it is no JSON, `invalid` with all fields when it breaks rules."""
+    """Parse the body. Raise `malformed` if it is not JSON, and `invalid` with all fields that break rules."""
     found, problems = None, []
     try:
         found = model.model_validate_json(data)
@@ -89,7 +92,10 @@ def parse(model: type[B], data: bytes) -> B:
 
 
 def _has_strange_numbers(data: bytes) -> bool:
-    """NaN and Infinity, which pydantic takes and JSON does not know. Nothing is asked of a body without the words."""
+    """Whether the JSON contains NaN or Infinity, which pydantic accepts.
+
+    Bodies without these words are not parsed again.
+    """
     if b"NaN" not in data and b"Infinity" not in data:
         return False
     try:
@@ -100,9 +106,9 @@ def _has_strange_numbers(data: bytes) -> bool:
 
 
 def rule(check: Callable[[T], object]) -> AfterValidator:
-    """A rule of the domain for a member of a body: what it raises is told together with all else that is wrong.
+    """Attach a domain rule to a field of a body; its error is reported together with all others.
 
-    Where a rule names a place inside the member (`labels.key`), the complaint does so, too.
+    If the rule names a path inside the field (`labels.key`), the error does so, too.
     """
 
     def validate(value: T) -> T:
@@ -116,7 +122,9 @@ def rule(check: Callable[[T], object]) -> AfterValidator:
 
 
 def faults(*found: tuple[str, str]) -> PydanticCustomError:
-    """Several complaints of one validator: where inside the member (after its first dot or bracket), and what."""
+    """Report several errors from one validator: the path inside the field (from its first dot or bracket) and the
+    message.
+    """
     return PydanticCustomError(_FAULTS, "This breaks a rule.", {_FAULTS: found})
 
 
@@ -132,7 +140,7 @@ def too_large(limit: int) -> ApiError:
 
 
 def field_path(loc: Sequence[int | str]) -> str:
-    """`content[0].text` for where pydantic says ('content', 0, 'text', 'text')."""
+    """Return pydantic's location as a path: `content[0].text` for ('content', 0, 'text', 'text')."""
     path = ""
     for place, step in enumerate(loc):
         if isinstance(step, int):
@@ -156,7 +164,7 @@ def _fields(problem: Any) -> Iterator[FieldError]:
 
 
 _MESSAGES = {
-    "extra_forbidden": "There is no such member.",
+    "extra_forbidden": "There is no such field.",
     "missing": "This is required.",
     "union_tag_not_found": "This needs a type: text, file or file-reference.",
     "union_tag_invalid": "A message can hold text, file and file-reference parts.",
@@ -167,7 +175,7 @@ _MESSAGES = {
 
 
 def _inside(field: str) -> str:
-    """What follows the name of the member itself: `.key` of `labels.key`, `[0].name` of `tools[0].name`."""
+    """Return the path after the name of the field: `.key` of `labels.key`, `[0].name` of `tools[0].name`."""
     places = [place for place in (field.find("."), field.find("[")) if place >= 0]
     return field[min(places) :] if places else ""
 

@@ -1,4 +1,4 @@
-"""Whoever sends a request, once it is known who that is: what a router works with."""
+"""The authenticated request as routers see it: the caller, its store, and its body."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from rookery.store.people.signed_links import LinkKey
 from rookery.store.people.users import User
 
 BREAK_GLASS = "rookery-break-glass"
-# A body that is complete this long after the request was let in is a late one.
+# A body that is complete this long after the request was admitted is late.
 LATE_SECONDS = 1.0
 
 B = TypeVar("B", bound=Body)
 
 
 class Caller:
-    """An authenticated user with the credential they came with, for one request."""
+    """An authenticated user and their credential, for one request."""
 
     __slots__ = (
         "_admitted_at",
@@ -76,8 +76,8 @@ class Caller:
         self.is_by_link = is_by_link
         self.info = info
         self.connection = connection
-        # How often rights had changed before the credential was looked at: a stream that is opened with it asks again
-        # if they have since.
+        # The number of access changes seen before the credential was checked. A stream opened with it checks again if
+        # there were more since.
         self.access_changes = access_changes
         self.max_body = max_body
         self.read_seconds = read_seconds
@@ -88,30 +88,32 @@ class Caller:
 
     @property
     def reason(self) -> str | None:
-        """Why an administrator looks at somebody else's chat."""
+        """Return the reason why an administrator reads another user's chat."""
         given = self.connection.headers.get(BREAK_GLASS)
         if given is None:
             return None
         try:
-            # Headers are bytes and are read as Latin-1; browsers send UTF-8, or could not name everybody.
+            # Headers are decoded as Latin-1, but browsers send UTF-8; otherwise many names could not be sent.
             return given.encode("latin-1").decode()
         except UnicodeDecodeError:
             return given
 
     @property
     def store(self) -> ActorStore:
-        """The store as this caller may use it: every read and write is authorized there."""
+        """The store for this caller: it authorizes every read and write."""
         return self._store.as_actor(
             self.actor, request=self.info, break_glass=self.reason, credential_id=self.credential_id
         )
 
     @property
     def own_store(self) -> ActorStore:
-        """As `store`, without the reason: for what outlives this request, while a reason counts for one alone."""
+        """As `store`, without the break-glass reason: for work that outlives this request, because a reason is valid
+        for one request.
+        """
         return self._store.as_actor(self.actor, request=self.info, credential_id=self.credential_id)
 
     def take(self, limit: Limit) -> None:
-        """Count against one of the narrower limits."""
+        """Count against one of the narrower rate limits."""
         self._limits.take(limit, str(self.user.id))
 
     async def read(
@@ -121,9 +123,9 @@ class Caller:
         may: Callable[[], Awaitable[object]] | None = None,
         limit: int | None = None,
     ) -> B:
-        """The body of the request, checked.
+        """Return the validated body of the request.
 
-        `may` is awaited before a complaint about it: somebody without the right learns nothing from a body error.
+        `may` is awaited before an error in the body is reported: a caller without the right learns nothing from it.
         """
         request = self.connection
         assert isinstance(request, Request), "a stream has no body"
@@ -138,9 +140,10 @@ class Caller:
             raise
 
     async def read_bytes(self, *, limit: int, seconds: float) -> bytes:
-        """The body of the request as it came.
+        """Return the raw body of the request.
 
-        A request is let in by its head. If its body is late, the credential is looked at again: it may have been ended
+        A request is admitted by its headers. If its body is late, the credential is checked again: it may have been
+        revoked
         meanwhile, and a slow sender must not be able to act with it for longer than others.
         """
         request = self.connection
@@ -151,14 +154,14 @@ class Caller:
         return data
 
     def may(self, chat: UUID, action: Action) -> Callable[[], Awaitable[object]]:
-        """For `read`: that the caller has this right on the chat."""
+        """Return a check for `read`: that the caller has this right on the chat."""
         return lambda: self.store.chats.require(ChatId(chat), action)
 
 
 async def _caller(connection: HTTPConnection) -> Caller:
-    # `async`, or it would be run in a thread: see `routes`.
+    # `async`, because FastAPI would run a plain function in a thread: see `routes`.
     caller = connection.scope.get("rookery.caller")
-    assert isinstance(caller, Caller), "the edge lets nobody through without one"
+    assert isinstance(caller, Caller), "the middleware admits no request without a caller"
     return caller
 
 

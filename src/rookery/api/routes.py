@@ -1,7 +1,7 @@
-"""How a router declares its operations: path, stable name, what it takes, what it answers, what can go wrong.
+"""Declaration of operations: path, stable name, parameters, response and possible errors.
 
-Requests are pydantic models, for their complaints; answers are msgspec structs, for their speed. Both end up in the
-OpenAPI document through here, so that what is declared and what is documented cannot differ.
+Requests are pydantic models, for their error reports; responses are msgspec structs, for their speed. The OpenAPI
+document is made from the same declarations, so code and documentation cannot differ.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from rookery.api.request_bodies import Body
 T = TypeVar("T")
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Response]])
 
-# Whatever the operation: a bad parameter, too often, a bug, no database.
+# Errors of every operation: a bad parameter, the rate limit, a bug, no database.
 ALWAYS = (400, 429, 500, 503)
-# No login, no right.
+# Errors of operations with a login: not logged in, no right.
 WITH_LOGIN = (401, 403)
 WITH_BODY = (408, 413, 415)
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True):
-    """One page of a list; `next_cursor` is null on the last one."""
+    """One page of a list; `next_cursor` is null on the last page."""
 
     items: tuple[T, ...]
     next_cursor: str | None = None
 
 
 class Items(msgspec.Struct, Generic[T], frozen=True):
-    """A list that comes whole."""
+    """A list without pages."""
 
     items: tuple[T, ...]
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """What the OpenAPI document says about one operation besides its path and parameters.
+    """The declaration of one operation, besides its path and parameters.
 
-    `also` are further statuses of success; `takes` and `gives` are headers of the request and of the answer.
+    `also` are further success statuses; `takes` and `gives` are headers of the request and of the response.
     """
 
     name: str
@@ -62,14 +62,14 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     is_public: bool
 
 
-# By the handler that answers it; routers are made once per application, so entries go with their handlers.
+# By handler. Routers are made once per application, so entries disappear with their handlers.
 DECLARED: WeakKeyDictionary[Callable[..., Any], Operation] = WeakKeyDictionary()
 
 _encode = msgspec.json.Encoder().encode
 
 
 def answer(value: object, status: int = 200, **headers: str) -> Response:
-    """A JSON answer. Header names are written with underscores."""
+    """Return a JSON response. Header names are written with underscores."""
     named = {name.replace("_", "-"): text for name, text in headers.items()}
     return Response(_encode(value), status, named, media_type="application/json")
 
@@ -79,7 +79,7 @@ def nothing(**headers: str) -> Response:
 
 
 class Routes:
-    """A router under construction. `tag` is the chapter of the document."""
+    """A router under construction. `tag` is its tag in the OpenAPI document."""
 
     def __init__(self, tag: str) -> None:
         self.router = APIRouter(tags=[tag], dependencies=[Depends(_refuse_unknown_parameters)])
@@ -117,9 +117,10 @@ class Routes:
         media_type: str = "application/json",
         is_public: bool = False,
     ) -> Callable[[Handler], Handler]:
-        """`returns` is a msgspec struct, or None for an answer without content; `errors` are those beyond the usual.
+        """Declare an operation.
 
-        `raw_body` is the media type of a body that is read as it comes.
+        `returns` is a msgspec struct, or None for a response without content. `errors` are those beyond the usual ones.
+        `raw_body` is the media type of a body that is read unparsed.
         """
         operation = Operation(
             name=name,
@@ -153,10 +154,11 @@ class Routes:
 
 
 async def _refuse_unknown_parameters(request: Request) -> None:
-    """A typo in a query must not pass silently.
+    """Refuse unknown query parameters, so that a typo does not pass silently.
 
-    `async`, as every dependency here: the framework runs others in a thread, which in a busy process waits for its turn
-    for longer than all else takes.
+    `async`, like every dependency here: FastAPI runs plain functions in a thread, which takes longer in a busy process
+    than
+    the rest of the request.
     """
     known = {parameter.alias for parameter in request.scope["route"].dependant.query_params}
     unknown = sorted(set(request.query_params) - known)

@@ -1,4 +1,4 @@
-"""What the API needs of the replica around it."""
+"""The services of the replica that the API uses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from rookery.workspaces.loops import WorkspaceRuntime
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiServices:
-    """`pool` is for credentials alone; what belongs to somebody is read through `store`, as somebody."""
+    """The API's dependencies. `pool` is for credentials only; user data is read through `store`, as a user."""
 
     store: Store
     pool: asyncpg.Pool

@@ -1,7 +1,7 @@
-"""The live endpoints: a WebSocket or a plain GET on the same path becomes a stream.
+"""The live endpoints: a WebSocket or a plain GET on the same path opens a stream.
 
-They are ASGI applications of their own: a stream outlives any notion of a request handler, and a refusal before the
-upgrade is an ordinary answer.
+They are ASGI applications, not route handlers: a stream outlives a request handler, and a refusal before the upgrade is
+an ordinary response.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from rookery.domain.access.rights import Action, Resource, Role, Scope, has_scop
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import ChatId
 from rookery.store.people.errors import Denied, ScopeMissing
-from rookery.stream import endpoint as stream_endpoint
 from rookery.stream import query_parameters
 from rookery.stream.access_monitor import Grant
+from rookery.stream.endpoint import serve
 from rookery.stream.service import Opened, Streams
 from rookery.workspaces.loops import WorkspaceRuntime
 
-# Of a stream that could not be opened: its client is in no hurry, and all the others come back, too.
+# For a stream that could not be opened: many clients reconnect at the same time, so none should hurry.
 RETRY_SECONDS = "2"
 
 Open = Callable[[Caller, HTTPConnection], Awaitable[Opened]]
 
 
 def routes(streams: Streams, workspaces: WorkspaceRuntime) -> list[BaseRoute]:
-    """Watch comes first: its path would be taken for a chat's otherwise."""
+    """Return the routes. Watch comes first: otherwise its path would match that of a chat."""
 
     async def open_watch(caller: Caller, connection: HTTPConnection) -> Opened:
         for name in connection.query_params:
@@ -51,7 +51,7 @@ def routes(streams: Streams, workspaces: WorkspaceRuntime) -> list[BaseRoute]:
         )
         chat_id = _chat_id(connection)
         root_id = await caller.store.chats.require(chat_id, Action.READ)
-        if wanted.debug:  # what is recorded shows prompts that readers do not see
+        if wanted.debug:  # recorded model calls contain prompts that readers of the chat may not see
             await caller.store.chats.require(chat_id, Action.PATCH)
         grant = Grant(
             user_id=caller.user.id,
@@ -64,7 +64,10 @@ def routes(streams: Streams, workspaces: WorkspaceRuntime) -> list[BaseRoute]:
         return await streams.open_chat(grant, wanted, since=caller.access_changes)
 
     async def open_git(caller: Caller, connection: HTTPConnection) -> Opened:
-        """The owner's alone: it works in their workspace, and what it shows was never said in the chat."""
+        """Open the stream of repositories.
+
+        Only for the owner: it runs commands in their workspace and shows more than the chat.
+        """
         for name in connection.query_params:
             raise InvalidInput(name, f"There is no parameter {name!r} here.")
         chat_id = _chat_id(connection)
@@ -86,8 +89,10 @@ def routes(streams: Streams, workspaces: WorkspaceRuntime) -> list[BaseRoute]:
 
 
 async def _may_mark(caller: Caller, chat_id: ChatId) -> bool:
-    """Whether what is shown may become read, as by a request. Who reads a chat has a cursor in it, but for
-    administrators who only may look; that is asked of them alone."""
+    """Whether a viewed chat may be marked as read, as by a request.
+
+    Readers of a chat have a read cursor in it, except administrators who may only look; only they need this check.
+    """
     if caller.user.role is not Role.ADMIN:
         return has_scope(caller.actor, Resource.CHAT, Action.MARK)
     try:
@@ -119,7 +124,7 @@ class _Endpoint:
         try:
             opened = await self._open(caller, HTTPConnection(scope))
         except Exception as error:
-            # Here and not further up: frameworks know no answer to a WebSocket that is not accepted.
+            # Explained here, because frameworks have no response to a WebSocket that is not accepted.
             explained = explain(error)
             if explained is None:
                 raise
@@ -131,4 +136,4 @@ class _Endpoint:
         async def ready() -> Opened:
             return opened
 
-        await stream_endpoint.serve(scope, receive, send, ready)
+        await serve(scope, receive, send, ready)

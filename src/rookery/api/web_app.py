@@ -1,7 +1,7 @@
-"""The web application: the files that `make web` built, and the page for every address that is not the API's.
+"""The web application: serves the files that `make web` built, and the page for every address outside the API.
 
-Which files there are is looked up once, at the start: a request can name none but those, and a folder that changes
-underneath takes effect with the next start. Their bytes are read by threads, in the form that the browser prefers.
+The list of files is read once, at the start: a request can name no other file, and a changed folder takes effect with
+the next start. Threads read the files, in the encoding that the browser prefers.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ ASSETS = "/assets/"
 SANDBOX = "/sandbox/"
 PAGE = "/index.html"
 
-# Scripts stay strict; styles are written at run time by what locks scrolling, typesets formulas and draws terminals.
+# Scripts are strict. Inline styles are allowed: scroll locking, formulas and terminals write styles at run time.
 POLICY = (
     "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; connect-src 'self'; "
     "object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
-# Whatever draws a diagram from a model's words has no origin, no network and no way out but a message to its page.
+# The frame that draws diagrams from a model's text has no origin and no network; it can only post messages to its page.
 SANDBOX_POLICY = (
     "sandbox allow-scripts; default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 )
 _ABSENT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'"
 _COMMON = {
-    # Popups of other sites, where people connect accounts, may still tell this page that they are done.
+    # Popups of other sites, where users connect accounts, may still notify this page that they are done.
     "Cross-Origin-Opener-Policy": "same-origin-allow-popups",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
 }
@@ -45,9 +45,9 @@ FOREVER = "public, max-age=31536000, immutable"
 ASK_AGAIN = "no-cache"
 
 _BUILD = re.compile(rb'<meta name="rookery-build" content="([0-9a-zA-Z._-]{1,64})"')
-# Never the page: these answer as they do, also where there is nothing.
+# Paths that never return the page, even if nothing is there.
 _RESERVED = re.compile(r"/(api|internal|assets|sandbox|healthz|readyz|metrics)(/|$)")
-# In the order of preference.
+# In order of preference.
 _ENCODINGS = (("br", ".br"), ("gzip", ".gz"))
 _TYPES = {
     ".css": "text/css; charset=utf-8",
@@ -84,7 +84,7 @@ server is doing.</p>
 
 
 class WebFile(msgspec.Struct, frozen=True):
-    """One file of the application. `encoded` are the same bytes compressed, by the name of the encoding."""
+    """One file of the application. `encoded` are compressed versions of it, by the name of the encoding."""
 
     path: Path
     etag: str
@@ -92,7 +92,7 @@ class WebFile(msgspec.Struct, frozen=True):
 
 
 class WebApp:
-    """What was built: `build` names it, None when nothing was."""
+    """The built application. `build` is its name, or None if nothing was built."""
 
     def __init__(self, folder: Path) -> None:
         self.files = _list_files(folder)
@@ -104,12 +104,12 @@ class WebApp:
 
 
 def packaged() -> WebApp:
-    """The application that came with this package, or was built into it."""
+    """Return the application that is part of this package or was built into it."""
     return WebApp(FOLDER)
 
 
 class Spa:
-    """Answers GETs for pages and their files; everything else goes to the application inside."""
+    """Answers GET requests for pages and their files; all other requests go to the inner application."""
 
     def __init__(self, application: ASGIApp, web: WebApp) -> None:
         self._application = application
@@ -122,7 +122,7 @@ class Spa:
         headers = Headers(scope=scope)
         path: str = scope["path"]
         if (name := find_name(self._web, path, accept=headers.get("accept"))) is not None:
-            # What metrics and the log call it: never the path itself, which names chats.
+            # The name for metrics and the log. Never the path, which contains ids of chats.
             scope["route"] = SimpleNamespace(path=_template(name))
             response = await _answer(self._web, name, headers)
             await response(scope, receive, send)
@@ -131,10 +131,10 @@ class Spa:
 
 
 def find_name(web: WebApp, path: str, *, accept: str | None) -> str | None:
-    """The file that answers this path, None when the application inside has to. Pure.
+    """Return the file that answers this path, or None when the inner application has to answer. Pure.
 
-    Programs that ask for an address which does not exist are told so; browsers that navigate get the page, which
-    knows the addresses of the application.
+    Programs that request an unknown address get an error; browsers that navigate get the page, which has its own
+    routes.
     """
     if path != PAGE and path in web.files:
         return path
@@ -172,7 +172,7 @@ def _policy(name: str) -> dict[str, str]:
     if name.startswith(SANDBOX):
         return {"Content-Security-Policy": SANDBOX_POLICY}
     if name.startswith(ASSETS):
-        # The sandbox has no origin, so that its modules come from another one; there is nothing to hide in them.
+        # The sandbox has no origin, so loading its modules is a cross-origin request. They contain nothing secret.
         return {"Access-Control-Allow-Origin": "*"}
     if name.endswith(".html"):
         return {"Content-Security-Policy": POLICY, "X-Frame-Options": "DENY", **_COMMON}
@@ -187,7 +187,7 @@ def _template(name: str) -> str:
 
 
 def _accepted(header: str) -> set[str]:
-    """The encodings that a browser takes; `q=0` refuses one."""
+    """Return the encodings that a browser accepts; `q=0` refuses one."""
     found = set()
     for each in header.split(","):
         name, _, quality = each.partition(";")
@@ -207,7 +207,7 @@ def _list_files(folder: Path) -> dict[str, WebFile]:
         encoded = {
             encoding: twin for encoding, suffix in _ENCODINGS if (twin := path.with_name(path.name + suffix)).is_file()
         }
-        # Names of assets change with their content; the others are few and small.
+        # Names of assets change with their content; the other files are few and small.
         named = name.encode() if name.startswith(ASSETS) else path.read_bytes()
         found[name] = WebFile(path, f'"{hashlib.sha256(named).hexdigest()[:32]}"', encoded)
     return found
@@ -218,5 +218,5 @@ def _find_build(files: Mapping[str, WebFile]) -> str | None:
     if page is None:
         return None
     told = _BUILD.search(page.path.read_bytes())
-    # Without a name of its own a build goes by its page, which names all the rest by their content.
+    # A build without a name is named by its page, which refers to all other files by their content hashes.
     return told[1].decode() if told else page.etag.strip('"')[:12]

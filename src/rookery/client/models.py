@@ -138,7 +138,7 @@ class ChatFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatState(msgspec.Struct, frozen=True, kw_only=True):
-    """As much of a chat as its clients order answers by."""
+    """The fields of a chat by which clients order responses and events."""
 
     status: str
     snapshot_version: int
@@ -147,7 +147,7 @@ class ChatState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):
-    """The pinned context. `dirty_since` says since when the workspace tells something else."""
+    """The captured context. `dirty_since` is when the workspace began to differ from it."""
 
     pinned: bool
     workspace_id: UUID | None = None
@@ -166,9 +166,9 @@ class ContextFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContextItem(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that the workspace tells the model. `status` is ok, truncated, oversize, unreadable, invalid, excluded.
+    """An item that the workspace gives the model. `status` is ok, truncated, oversize, unreadable, invalid, excluded.
 
-    `tools` are the names of an MCP server's.
+    `tools` are the names of an MCP server's tools.
     """
 
     kind: str
@@ -201,7 +201,10 @@ class ContextUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the whole family. `by_model` has ids of models as their provider names them, `by_chat` ids of chats."""
+    """The cost of a chat with its subagents.
+
+    The keys of `by_model` are the provider's model ids, those of `by_chat` chat ids.
+    """
 
     total_cost_micros: int
     request_count: int
@@ -213,7 +216,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diff(msgspec.Struct, frozen=True, kw_only=True):
-    """A repository that the chat worked in. `diff` is null when nobody could look just now."""
+    """A repository that the chat worked in. `diff` is null if the workspace could not be read."""
 
     root: str
     branch: str | None = None
@@ -238,7 +241,7 @@ class DiffStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DownloadUrl(msgspec.Struct, frozen=True, kw_only=True):
-    """`url` gives the file to whoever has it, until it expires."""
+    """`url` returns the file to any client that has the address, until it expires."""
 
     url: str
     expires_at: datetime
@@ -257,7 +260,7 @@ class EditAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """Calls without a known price are counted, and not in the cost."""
+    """Calls without a known price are counted, but not included in the cost."""
 
     cost_micros: int
     request_count: int
@@ -276,7 +279,7 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Folder(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder of the workspace, folders first. `path` is as it was asked for; `truncated`: it has more entries."""
+    """A folder of the workspace, folders first. `path` is as requested. `truncated`: it has more entries."""
 
     path: str
     entries: tuple[FolderEntry, ...]
@@ -290,7 +293,7 @@ class FolderEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoggedIn(msgspec.Struct, frozen=True, kw_only=True):
-    """The user who is logged in now. Requests of the session send the cookie of this answer and the `session_key`."""
+    """The logged-in user. Later requests send the cookie of this response and the `session_key`."""
 
     id: UUID
     username: str
@@ -305,12 +308,12 @@ class LoggedIn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class McpServer(msgspec.Struct, frozen=True, kw_only=True):
-    """A server that a file of the workspace names. `hash` is that of its entry: the command, its arguments, the folder
-    that it runs in, and the names (never the values) of the variables that it gets.
+    """A server that a file of the workspace defines.
 
-    `state` is asked, agreed, denied or changed (somebody answered about another entry of this name). In all texts,
-    characters that could hide or reorder what is shown are written out, such as `\u202e`. `error` says why a server
-    that may run does not; `tools` are the names of its tools while it runs.
+    `hash` is that of its entry: the command, its arguments, its working folder, and the names (never the values) of
+    its variables. `state` is asked, agreed, denied or changed (the answer was about another entry of this name). In
+    all texts, characters that could hide or reorder what is shown are escaped, such as `\u202e`. `error` says why a
+    server that may run does not run; `tools` are the names of its tools while it runs.
     """
 
     name: str
@@ -327,9 +330,9 @@ class McpServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Me(msgspec.Struct, frozen=True, kw_only=True):
-    """Oneself. `permissions` are what this login or token may do beyond one's own things: `resource:action`.
+    """The caller. `permissions` are what this login or token may do beyond the caller's own data: `resource:action`.
 
-    `access_notice` tells what administrators did since the last notice was dismissed; null to tokens without the
+    `access_notice` lists what administrators did since the last notice was dismissed; null for tokens without the
     scope `all`. `warnings` are about the server, for administrators.
     """
 
@@ -368,7 +371,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessagePage(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of messages. `queued_messages` is there without a cursor, `has_newer` around a message."""
+    """A page of messages. `queued_messages` is present without a cursor, `has_newer` in a page around a message."""
 
     items: tuple[Message, ...]
     has_more: bool
@@ -379,9 +382,10 @@ class MessagePage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """`reasoning_efforts` are those that can be chosen, from least to most.
+    """`reasoning_efforts` are the available ones, from least to most.
 
-    `compression_threshold`: at how many per cent of the context chats are summarised, unless the user has another.
+    `compression_threshold` is the percentage of the context at which chats are summarized, unless the user has set
+    another.
     """
 
     id: UUID
@@ -398,7 +402,7 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelProvider(msgspec.Struct, frozen=True, kw_only=True):
-    """`unavailable_reason` is `missing_api_key` or `user_api_key_required`: the caller can add one of their own."""
+    """`unavailable_reason` is `missing_api_key` or `user_api_key_required`: the caller can add their own key."""
 
     id: UUID
     type: str
@@ -410,7 +414,7 @@ class ModelProvider(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewToken(msgspec.Struct, frozen=True, kw_only=True):
-    """`token` is what programs send. It is shown here and never again."""
+    """`token` is the credential that programs send. It is shown here and never again."""
 
     id: UUID
     name: str
@@ -435,9 +439,9 @@ class Offers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that is done to a workspace: `kind` is create, start, stop or delete.
+    """An operation on a workspace: `kind` is create, start, stop or delete.
 
-    `state` is queued, running, succeeded, failed or canceled; `reason` is who wanted it.
+    `state` is queued, running, succeeded, failed or canceled; `reason` says who or what requested it.
     """
 
     id: UUID
@@ -453,7 +457,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True):
-    """What a workspace of the template can be told. `ephemeral` ones are given anew at every start."""
+    """A parameter of a template's workspaces. `ephemeral` parameters are given again at every start."""
 
     name: str
     type: str
@@ -519,7 +523,7 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PromoteAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """`message` is null while what runs has to stop first."""
+    """`message` is null while the running turn has to stop first."""
 
     message: Message | None = None
     messages: tuple[Message, ...]
@@ -535,7 +539,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProposedTitle(msgspec.Struct, frozen=True, kw_only=True):
-    """Empty when there is nothing in the chat to name it by."""
+    """The title is empty if the chat has no text to make one from."""
 
     title: str
 
@@ -568,7 +572,7 @@ class QueuedMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestedWorkspace(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for: the workspace as it is now, and the operation to wait for; null when nothing was to do."""
+    """The workspace as it is now, and the operation to wait for; null if there was nothing to do."""
 
     workspace: Workspace
     operation: Operation | None = None
@@ -607,7 +611,7 @@ class SearchMatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SendAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """`messages` is every visible row that this send inserted, in order: clients insert all of them."""
+    """`messages` are all visible messages that this request inserted, in order. Clients insert all of them."""
 
     queued: bool
     message: Message | None = None
@@ -622,11 +626,14 @@ class SetupStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Template(msgspec.Struct, frozen=True, kw_only=True):
-    """A template. `revision` and `readme` only when one is read; who may use it only for administrators.
+    """A template.
 
-    `network` is what it asks for (none, hosts, public, host); `granted_network` is what its workspaces get, which is
-    less where the server's settings allow no more. `hosts` are what they reach with `hosts`. `unavailable` says why
-    its workspaces cannot be started on this server, and what to do about it; null when they can.
+    `revision` and `readme` are present only when one template is read; its access lists only for administrators.
+
+    `network` is the requested network (none, hosts, public, host); `granted_network` is what its workspaces get,
+    which is less where the server's settings do not allow it. `hosts` are the reachable hosts with `hosts`.
+    `unavailable` says why workspaces of it cannot be started on this server, and what to do about it; null when they
+    can.
     """
 
     name: str
@@ -652,7 +659,7 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known about a token, but for the token."""
+    """A token without its secret."""
 
     id: UUID
     name: str
@@ -663,7 +670,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Input is what was not read from a cache; reasoning is part of output."""
+    """Input excludes tokens read from a cache; reasoning is part of output."""
 
     input: int
     cache_read: int
@@ -697,9 +704,9 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
-    """`build` names the web application that is served, null without one; `features` are the chapters of this API.
+    """`build` is the name of the web application's build, null without one; `features` are the tags of this API.
 
-    A client that finds a chapter missing hides what needs it: the server is older, or was built without it.
+    A client hides what needs a missing tag: the server is older, or was built without it.
     """
 
     version: str
@@ -714,9 +721,9 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
 class Workspace(msgspec.Struct, frozen=True, kw_only=True):
     """A workspace. `idle_stop_after` is in seconds, 0 is never; `chats` are the newest 20 that are bound to it.
 
-    `operation` is the one that is under way. `warning` says when it is not confined, its disk nearly full, or its end
-    near because nobody uses it. `network` is what it may reach since its last start: none, hosts, public or host,
-    which is the machine's own network with its localhost; null before the first.
+    `operation` is the running one. `warning` says that it is not confined, that its disk is nearly full, or that it
+    will be deleted soon because it is unused. `network` is what it can reach since its last start: none, hosts,
+    public or host, which is the machine's own network with its localhost; null before the first start.
     """
 
     id: UUID
@@ -747,9 +754,9 @@ class Workspace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkspaceFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of the workspace. `path` is below the place of work, or absolute for a kept result.
+    """A file of the workspace. `path` is relative to the working folder, or absolute for a stored tool result.
 
-    `text` is null when the file is no text; `truncated`: it goes on behind the first MiB.
+    `text` is null if the file is not text. `truncated`: it is longer than the first MiB.
     """
 
     path: str

@@ -51,13 +51,13 @@ export interface ActionRequired {
 /** Administrators' access to the chats of other users: none, with a reason that the owner sees, or unrestricted. */
 export type AdminAccess = "break_glass" | "full" | "none";
 
-/** How many chats would be archived, and how many archived ones removed. 1,000 archived may stand for more. */
+/** The number of chats that would be archived, and of archived chats that would be deleted. 1,000 archived may stand for more. */
 export interface AffectedView {
   auto_archive: number;
   retention: number;
 }
 
-/** `always` makes a rule of an approval: for this chat and its subagents, or for all chats of the user. `match` says which calls that rule is about; without it, those that the question offered. */
+/** `always` turns an approval into a rule: for this chat and its subagents, or for all chats of the user. `match` selects the calls that the rule covers; without it, the rule covers the calls that the question offered. */
 export interface AnswerInput {
   tool_call_id: string;
   decision: Decision;
@@ -66,12 +66,12 @@ export interface AnswerInput {
   match?: Record<string, string> | null;
 }
 
-/** The answers to all questions that the chat has open. */
+/** The answers to all open questions of the chat. */
 export interface AnswersBody {
   answers: AnswerInput[];
 }
 
-/** Any of the keys; absent ones stay. */
+/** Any of the keys; absent keys keep their values. */
 export interface ApprovalSettingsChange {
   default?: Default;
   rules?: RuleBody[];
@@ -89,7 +89,7 @@ export interface ApprovalSettingsValues {
 
 export type Asset = "docs.js" | "docs.css";
 
-/** Any of the keys; absent ones stay. */
+/** Any of the keys; absent keys keep their values. */
 export interface AuditSettingsChange {
   retention_days?: number;
 }
@@ -139,7 +139,7 @@ export interface ChatListPage {
   next_cursor: string | null;
 }
 
-/** Any of the keys; absent ones stay. */
+/** Any of the keys; absent keys keep their values. */
 export interface ChatSettingsChange {
   retention_days?: number;
   auto_archive_days?: number;
@@ -159,7 +159,7 @@ export interface ChatSettingsValues {
   dynamic_tool_timeout_seconds?: number;
 }
 
-/** As much of a chat as its clients order answers by. */
+/** The fields of a chat by which clients order responses and events. */
 export interface ChatState {
   status: string;
   snapshot_version: number;
@@ -221,7 +221,7 @@ export interface ContextFile {
   truncated?: boolean;
 }
 
-/** Something that the workspace tells the model. `status` is ok, truncated, oversize, unreadable, invalid, excluded. `tools` are the names of an MCP server's. */
+/** An item that the workspace gives the model. `status` is ok, truncated, oversize, unreadable, invalid, excluded. `tools` are the names of an MCP server's tools. */
 export interface ContextItemView {
   kind: string;
   source: string;
@@ -247,7 +247,7 @@ export interface ContextUsage {
   context_limit?: number | null;
 }
 
-/** The pinned context. `dirty_since` says since when the workspace tells something else. */
+/** The captured context. `dirty_since` is when the workspace began to differ from it. */
 export interface ContextView {
   pinned: boolean;
   workspace_id: string | null;
@@ -256,7 +256,7 @@ export interface ContextView {
   items: ContextItemView[];
 }
 
-/** Of the whole family. `by_model` has ids of models as their provider names them, `by_chat` ids of chats. */
+/** The cost of a chat with its subagents. The keys of `by_model` are the provider's model ids, those of `by_chat` chat ids. */
 export interface CostView {
   total_cost_micros: number;
   request_count: number;
@@ -283,7 +283,7 @@ export interface CreateBody {
   title?: string | null;
 }
 
-/** A workspace to make. Without a name one is made of the template's. */
+/** A new workspace. Without a name, one is made from the template's. */
 export interface CreateWorkspaceBody {
   template: string;
   name?: string | null;
@@ -314,7 +314,7 @@ export interface DiffStatus {
   refreshed_at: string;
 }
 
-/** A repository that the chat worked in. `diff` is null when nobody could look just now. */
+/** A repository that the chat worked in. `diff` is null if the workspace could not be read. */
 export interface DiffView {
   root: string;
   branch: string | null;
@@ -326,14 +326,14 @@ export interface DiffView {
   diff: string | null;
 }
 
-/** `url` is the path with its signature. It works with the cookie of this session alone, until it expires. */
+/** `url` is the path with its signature. It is valid only with the cookie of this session, until it expires. */
 export interface DownloadLink {
   path: string;
   url: string;
   expires_at: string;
 }
 
-/** `url` gives the file to whoever has it, until it expires. */
+/** `url` returns the file to any client that has the address, until it expires. */
 export interface DownloadView {
   url: string;
   expires_at: string;
@@ -350,7 +350,7 @@ export interface DynamicTool {
   input_schema: Record<string, unknown>;
 }
 
-/** What to say instead. */
+/** The new content of the message. */
 export interface EditBody {
   content: (TextInput | FileInput | FileReferenceInput)[];
   model_config_id?: string | null;
@@ -386,7 +386,7 @@ export interface Entry {
   extra: Record<string, unknown>;
 }
 
-/** The body of every answer that is an error. Some codes add members of their own. */
+/** The body of every error response. Some codes add fields. */
 export interface ErrorBody {
   code: string;
   message: string;
@@ -407,13 +407,13 @@ export interface ErrorShown {
   error: ChatErrorView;
 }
 
-/** One thing that is wrong with a request: where, and what the rule is. */
+/** One error in a request: the field and the rule that it breaks. */
 export interface FieldError {
   field: string;
   message: string;
 }
 
-/** Calls without a known price are counted, and not in the cost. */
+/** Calls without a known price are counted, but not included in the cost. */
 export interface FiguresView {
   cost_micros: number;
   request_count: number;
@@ -432,7 +432,7 @@ export interface File {
   provider_meta?: Record<string, unknown> | null;
 }
 
-/** A file that was uploaded. */
+/** An uploaded file. */
 export interface FileInput {
   type: "file";
   file_id: string;
@@ -447,7 +447,7 @@ export interface FileReference {
   content: string;
 }
 
-/** A quoted snippet, not an upload. */
+/** A quoted snippet, not an uploaded file. */
 export interface FileReferenceInput {
   type: "file-reference";
   file_name: string;
@@ -471,14 +471,14 @@ export interface FolderEntryView {
   size: number;
 }
 
-/** A folder of the workspace, folders first. `path` is as it was asked for; `truncated`: it has more entries. */
+/** A folder of the workspace, folders first. `path` is as requested. `truncated`: it has more entries. */
 export interface FolderView {
   path: string;
   entries: FolderEntryView[];
   truncated: boolean;
 }
 
-/** How a report is answered. */
+/** The format of a report. */
 export type Format = "json" | "csv";
 
 /** Repositories that are different from what was sent before. The first event has all there are. */
@@ -494,56 +494,56 @@ export interface Goodbye {
 
 export type GroupBy = "day" | "model" | "provider" | "purpose" | "user";
 
-/** A group with its defaults. `pinned` are keys that the server's environment decides; they cannot be changed. */
+/** A group with its defaults. `pinned` are keys that the operator has set in the server's environment; they cannot be changed. */
 export interface GroupViewOfApprovalSettingsValues {
   values: ApprovalSettingsValues;
   pinned: string[];
   updated_at: string | null;
 }
 
-/** A group with its defaults. `pinned` are keys that the server's environment decides; they cannot be changed. */
+/** A group with its defaults. `pinned` are keys that the operator has set in the server's environment; they cannot be changed. */
 export interface GroupViewOfAuditSettingsValues {
   values: AuditSettingsValues;
   pinned: string[];
   updated_at: string | null;
 }
 
-/** A group with its defaults. `pinned` are keys that the server's environment decides; they cannot be changed. */
+/** A group with its defaults. `pinned` are keys that the operator has set in the server's environment; they cannot be changed. */
 export interface GroupViewOfChatSettingsValues {
   values: ChatSettingsValues;
   pinned: string[];
   updated_at: string | null;
 }
 
-/** A group with its defaults. `pinned` are keys that the server's environment decides; they cannot be changed. */
+/** A group with its defaults. `pinned` are keys that the operator has set in the server's environment; they cannot be changed. */
 export interface GroupViewOfModelSettingsValues {
   values: ModelSettingsValues;
   pinned: string[];
   updated_at: string | null;
 }
 
-/** A group with its defaults. `pinned` are keys that the server's environment decides; they cannot be changed. */
+/** A group with its defaults. `pinned` are keys that the operator has set in the server's environment; they cannot be changed. */
 export interface GroupViewOfPromptSettingsValues {
   values: PromptSettingsValues;
   pinned: string[];
   updated_at: string | null;
 }
 
-/** A group with its defaults. `pinned` are keys that the server's environment decides; they cannot be changed. */
+/** A group with its defaults. `pinned` are keys that the operator has set in the server's environment; they cannot be changed. */
 export interface GroupViewOfSharingSettingsValues {
   values: SharingSettingsValues;
   pinned: string[];
   updated_at: string | null;
 }
 
-/** A group with its defaults. `pinned` are keys that the server's environment decides; they cannot be changed. */
+/** A group with its defaults. `pinned` are keys that the operator has set in the server's environment; they cannot be changed. */
 export interface GroupViewOfSpendSettingsValues {
   values: SpendSettingsValues;
   pinned: string[];
   updated_at: string | null;
 }
 
-/** A group with its defaults. `pinned` are keys that the server's environment decides; they cannot be changed. */
+/** A group with its defaults. `pinned` are keys that the operator has set in the server's environment; they cannot be changed. */
 export interface GroupViewOfWorkspaceSettingsValues {
   values: WorkspaceSettingsValues;
   pinned: string[];
@@ -595,94 +595,94 @@ export interface HookNotice {
   text: string;
 }
 
-/** With `cascade`, which is the default, the chat's subagents stop, too. */
+/** With `cascade`, the default, the chat's subagents are stopped, too. */
 export interface InterruptBody {
   cascade?: boolean;
 }
 
-/** A list that comes whole. */
+/** A list without pages. */
 export interface ItemsOfDiffView {
   items: DiffView[];
 }
 
-/** A list that comes whole. */
+/** A list without pages. */
 export interface ItemsOfDownloadLink {
   items: DownloadLink[];
 }
 
-/** A list that comes whole. */
+/** A list without pages. */
 export interface ItemsOfJobView {
   items: JobView[];
 }
 
-/** A list that comes whole. */
+/** A list without pages. */
 export interface ItemsOfMcpServerView {
   items: McpServerView[];
 }
 
-/** A list that comes whole. */
+/** A list without pages. */
 export interface ItemsOfModelConfigView {
   items: ModelConfigView[];
 }
 
-/** A list that comes whole. */
+/** A list without pages. */
 export interface ItemsOfPrompt {
   items: Prompt[];
 }
 
-/** A list that comes whole. */
+/** A list without pages. */
 export interface ItemsOfProviderKeyView {
   items: ProviderKeyView[];
 }
 
-/** A list that comes whole. */
+/** A list without pages. */
 export interface ItemsOfProviderView {
   items: ProviderView[];
 }
 
-/** A list that comes whole. */
+/** A list without pages. */
 export interface ItemsOfPublicUser {
   items: PublicUser[];
 }
 
-/** A list that comes whole. */
+/** A list without pages. */
 export interface ItemsOfReplicaView {
   items: ReplicaView[];
 }
 
-/** A list that comes whole. */
+/** A list without pages. */
 export interface ItemsOfSearchMatch {
   items: SearchMatch[];
 }
 
-/** A list that comes whole. */
+/** A list without pages. */
 export interface ItemsOfSessionView {
   items: SessionView[];
 }
 
-/** A list that comes whole. */
+/** A list without pages. */
 export interface ItemsOfShareView {
   items: ShareView[];
 }
 
-/** A list that comes whole. */
+/** A list without pages. */
 export interface ItemsOfTemplateView {
   items: TemplateView[];
 }
 
-/** A list that comes whole. */
+/** A list without pages. */
 export interface ItemsOfTokenView {
   items: TokenView[];
 }
 
-/** A list that comes whole. */
+/** A list without pages. */
 export interface ItemsOfUpstreamModel {
   items: UpstreamModel[];
 }
 
 export type JobOutcome = "done" | "failed";
 
-/** `removed` rows are gone; `skipped` ones should be, and could not. `error` is null unless the run failed. */
+/** `removed` rows were deleted; `skipped` rows could not be deleted. `error` is null unless the run failed. */
 export interface JobRunView {
   replica_id: string;
   started_at: string;
@@ -693,13 +693,13 @@ export interface JobRunView {
   error: string | null;
 }
 
-/** A job of housekeeping and its last runs on any replica, the newest first. */
+/** A housekeeping job and its last runs on any replica, newest first. */
 export interface JobView {
   name: string;
   runs: JobRunView[];
 }
 
-/** `token` is the part of the link behind the #. */
+/** `token` is the part of the link after the #. */
 export interface LinkBody {
   token: string;
   password: string;
@@ -707,7 +707,7 @@ export interface LinkBody {
 
 export type LinkKind = "invite" | "reset";
 
-/** Whose password a one-time link chooses, and until when. */
+/** The user whose password a one-time link sets, and when the link expires. */
 export interface LinkView {
   kind: LinkKind;
   username: string;
@@ -720,14 +720,14 @@ export interface ListResync {
   type: "resync";
 }
 
-/** `login` is an email address or a username. `stay_signed_in`: the cookie outlives the browser, as by default. */
+/** `login` is an email address or a username. `stay_signed_in` keeps the cookie when the browser is closed (the default). */
 export interface LoginBody {
   login: string;
   password: string;
   stay_signed_in?: boolean;
 }
 
-/** The user who is logged in now. Requests of the session send the cookie of this answer and the `session_key`. */
+/** The logged-in user. Later requests send the cookie of this response and the `session_key`. */
 export interface LoginView {
   id: string;
   username: string;
@@ -741,14 +741,14 @@ export interface LoginView {
   session_key: string;
 }
 
-/** Whether the server may run, with this very entry, from now on. */
+/** Whether the server may run with exactly this entry from now on. */
 export interface McpAnswerBody {
   decision: McpDecision;
 }
 
 export type McpDecision = "agree" | "deny";
 
-/** A server that a file of the workspace names. `hash` is that of its entry: the command, its arguments, the folder that it runs in, and the names (never the values) of the variables that it gets. `state` is asked, agreed, denied or changed (somebody answered about another entry of this name). In all texts, characters that could hide or reorder what is shown are written out, such as `\u202e`. `error` says why a server that may run does not; `tools` are the names of its tools while it runs. */
+/** A server that a file of the workspace defines. `hash` is that of its entry: the command, its arguments, its working folder, and the names (never the values) of its variables. `state` is asked, agreed, denied or changed (the answer was about another entry of this name). In all texts, characters that could hide or reorder what is shown are escaped, such as `\u202e`. `error` says why a server that may run does not run; `tools` are the names of its tools while it runs. */
 export interface McpServerView {
   name: string;
   hash: string;
@@ -766,7 +766,7 @@ export interface McpServerView {
 /** The consent state. `changed`: the owner answered about another entry of this name. */
 export type McpState = "agreed" | "asked" | "changed" | "denied";
 
-/** Oneself. `permissions` are what this login or token may do beyond one's own things: `resource:action`. `access_notice` tells what administrators did since the last notice was dismissed; null to tokens without the scope `all`. `warnings` are about the server, for administrators. */
+/** The caller. `permissions` are what this login or token may do beyond the caller's own data: `resource:action`. `access_notice` lists what administrators did since the last notice was dismissed; null for tokens without the scope `all`. `warnings` are about the server, for administrators. */
 export interface Me {
   id: string;
   username: string;
@@ -817,7 +817,7 @@ export interface MessageView {
   decode_error?: boolean;
 }
 
-/** A page of messages. `queued_messages` is there without a cursor, `has_newer` around a message. */
+/** A page of messages. `queued_messages` is present without a cursor, `has_newer` in a page around a message. */
 export interface MessagesView {
   items: MessageView[];
   has_more: boolean;
@@ -827,7 +827,7 @@ export interface MessagesView {
   has_newer?: boolean;
 }
 
-/** Absent leaves, null clears a price. `options` are replaced whole; `***` in them stays what it was. */
+/** Absent fields keep their values; null clears a price. `options` are replaced as a whole; `***` keeps a stored value. */
 export interface ModelConfigChange {
   provider_id?: string;
   model?: string;
@@ -844,7 +844,7 @@ export interface ModelConfigChange {
   price_cache_write_1h?: number | string | null;
 }
 
-/** The first config is the default, whatever `is_default` says; a new default takes the place of the old one. */
+/** The first config becomes the default, whatever `is_default` says; a new default replaces the old one. */
 export interface ModelConfigCreate {
   provider_id: string;
   model: string;
@@ -861,7 +861,7 @@ export interface ModelConfigCreate {
   price_cache_write_1h?: number | string | null;
 }
 
-/** Prices are dollars per million tokens, as text; null where they are not set. */
+/** Prices are dollars per million tokens, as strings; null where they are not set. */
 export interface ModelConfigView {
   id: string;
   provider_id: string;
@@ -885,7 +885,7 @@ export interface ModelConfigView {
   updated_at: string;
 }
 
-/** Any of the keys; absent ones stay. */
+/** Any of the keys; absent keys keep their values. */
 export interface ModelSettingsChange {
   title_generation?: OverrideBody | null;
   compaction?: OverrideBody | null;
@@ -901,7 +901,7 @@ export interface ModelSettingsValues {
   generate_titles?: boolean;
 }
 
-/** `reasoning_efforts` are those that can be chosen, from least to most. `compression_threshold`: at how many per cent of the context chats are summarised, unless the user has another. */
+/** `reasoning_efforts` are the available ones, from least to most. `compression_threshold` is the percentage of the context at which chats are summarized, unless the user has set another. */
 export interface ModelView {
   id: string;
   model: string;
@@ -912,7 +912,7 @@ export interface ModelView {
   compression_threshold: number;
 }
 
-/** `unavailable_reason` is `missing_api_key` or `user_api_key_required`: the caller can add one of their own. */
+/** `unavailable_reason` is `missing_api_key` or `user_api_key_required`: the caller can add their own key. */
 export interface ModelsOfProvider {
   id: string;
   type: string;
@@ -927,12 +927,12 @@ export interface ModelsView {
   providers: ModelsOfProvider[];
 }
 
-/** Before which one; null is the end. */
+/** The queued message to move this one before; null moves it to the end. */
 export interface MoveBody {
   before: number | null;
 }
 
-/** `token` is what programs send. It is shown here and never again. */
+/** `token` is the credential that programs send. It is shown here and never again. */
 export interface NewTokenView {
   id: string;
   name: string;
@@ -943,7 +943,7 @@ export interface NewTokenView {
   token: string;
 }
 
-/** A user who was just made; `link` is null when there is a password. */
+/** A new user. `link` is null if a password was given. */
 export interface NewUser {
   id: string;
   username: string;
@@ -957,7 +957,7 @@ export interface NewUser {
   link: OneTimeLink | null;
 }
 
-/** Without a password there is a one-time link by which the user chooses one. */
+/** Without a password, a one-time link is created with which the user sets one. */
 export interface NewUserBody {
   email: string;
   username?: string | null;
@@ -973,14 +973,14 @@ export interface Offers {
   tool?: string;
 }
 
-/** How a user chooses a password, once. `url` has the token behind its #. */
+/** A link with which a user sets a password, once. `url` has the token after its #. */
 export interface OneTimeLink {
   url: string;
   token: string;
   expires_at: string;
 }
 
-/** Something that is done to a workspace: `kind` is create, start, stop or delete. `state` is queued, running, succeeded, failed or canceled; `reason` is who wanted it. */
+/** An operation on a workspace: `kind` is create, start, stop or delete. `state` is queued, running, succeeded, failed or canceled; `reason` says who or what requested it. */
 export interface OperationView {
   id: string;
   workspace_id: string;
@@ -1007,7 +1007,7 @@ export interface OverrideChange {
   reasoning_effort?: Effort | null;
 }
 
-/** `usable` is false for a model that was disabled or deleted since. */
+/** `usable` is false for a model that has been disabled or deleted. */
 export interface OverrideView {
   model_config_id: string;
   reasoning_effort: Effort | null;
@@ -1022,25 +1022,25 @@ export interface OverridesView {
   root: PersonalOverride | null;
 }
 
-/** One page of a list; `next_cursor` is null on the last one. */
+/** One page of a list; `next_cursor` is null on the last page. */
 export interface PageOfEntry {
   items: Entry[];
   next_cursor?: string | null;
 }
 
-/** One page of a list; `next_cursor` is null on the last one. */
+/** One page of a list; `next_cursor` is null on the last page. */
 export interface PageOfUser {
   items: User[];
   next_cursor?: string | null;
 }
 
-/** One page of a list; `next_cursor` is null on the last one. */
+/** One page of a list; `next_cursor` is null on the last page. */
 export interface PageOfWorkspaceView {
   items: WorkspaceView[];
   next_cursor?: string | null;
 }
 
-/** What a workspace of the template can be told. `ephemeral` ones are given anew at every start. */
+/** A parameter of a template's workspaces. `ephemeral` parameters are given again at every start. */
 export interface ParameterView {
   name: string;
   type: string;
@@ -1056,14 +1056,14 @@ export interface ParameterView {
   max: number | null;
 }
 
-/** `revoke_tokens` says what becomes of the API tokens: programs that use them have to be given new ones. */
+/** `revoke_tokens` also deletes the API tokens; programs that use them need new ones. */
 export interface PasswordBody {
   current_password: string;
   new_password: string;
   revoke_tokens: boolean;
 }
 
-/** What to change; what is absent stays as it is. */
+/** The fields to change; absent fields keep their values. */
 export interface PatchBody {
   title?: string;
   labels?: Record<string, string>;
@@ -1096,7 +1096,7 @@ export interface Pong {
   id: unknown;
 }
 
-/** Absent leaves, null clears. `display` is merged (RFC 7396): null in it removes a member; 16 KiB in all. */
+/** Absent fields keep their values; null clears one. `display` is merged (RFC 7396), with at most 16 KiB in all. */
 export interface PreferencesChange {
   custom_prompt?: string | null;
   context_auto_refresh?: boolean | null;
@@ -1106,7 +1106,7 @@ export interface PreferencesChange {
   display?: Record<string, unknown> | null;
 }
 
-/** `model_overrides` count only while `overrides_allowed`; `display` is the web application's own. `context_auto_refresh`: turns begin with what the workspace tells now, without being asked to. */
+/** `model_overrides` apply only while `overrides_allowed`; `display` belongs to the web application. `context_auto_refresh`: each turn starts with the current context of the workspace, without a request to refresh it. */
 export interface PreferencesView {
   custom_prompt: string;
   context_auto_refresh: boolean;
@@ -1141,14 +1141,14 @@ export interface ProbeError {
   message: string;
 }
 
-/** Whether the provider answered, and how long that took. */
+/** Whether the provider answered, and how long it took. */
 export interface ProbeView {
   ok: boolean;
   latency_ms: number;
   error: ProbeError | null;
 }
 
-/** `message` is null while what runs has to stop first. */
+/** `message` is null while the running turn has to stop first. */
 export interface PromoteView {
   message: MessageView | null;
   messages: MessageView[];
@@ -1162,7 +1162,7 @@ export interface Prompt {
   text: string;
 }
 
-/** Any of the keys; absent ones stay. */
+/** Any of the keys; absent keys keep their values. */
 export interface PromptSettingsChange {
   system_prompt?: string;
   include_default?: boolean;
@@ -1177,7 +1177,7 @@ export interface PromptSettingsValues {
   default_system_prompt?: string;
 }
 
-/** Absent leaves; `api_key` null removes the key. `options` are replaced whole; `***` in them stays what it was. */
+/** Absent fields keep their values; `api_key` null removes the key. `options` are replaced as a whole; `***` keeps a stored value. */
 export interface ProviderChange {
   name?: string;
   display_name?: string;
@@ -1192,7 +1192,7 @@ export interface ProviderChange {
   allow_central_fallback?: boolean;
 }
 
-/** `allow_central_fallback` is on where both kinds of keys are allowed, unless said otherwise. */
+/** `allow_central_fallback` defaults to true where both kinds of keys are allowed. */
 export interface ProviderCreate {
   type: ProviderType;
   name: string;
@@ -1212,7 +1212,7 @@ export interface ProviderKeyPut {
   api_key: string;
 }
 
-/** Whether there is a key of one's own, and one of the deployment. */
+/** Whether the user has a key, and whether the installation has one. */
 export interface ProviderKeyView {
   provider: ProviderOfKey;
   has_user_key: boolean;
@@ -1230,7 +1230,7 @@ export interface ProviderOfKey {
 
 export type ProviderType = "anthropic" | "openai" | "azure_openai" | "openai_compat" | "openrouter" | "google" | "bedrock" | "bridge" | "scripted";
 
-/** `source` is `db`, or `env` for one that the server's environment brings, which is read-only. */
+/** `source` is `db`, or `env` for a provider from the server's environment, which is read-only. */
 export interface ProviderView {
   id: string;
   type: string;
@@ -1280,21 +1280,21 @@ export interface QueuedMessageView {
   decode_error?: boolean;
 }
 
-/** What to change; what is absent stays as it is. Without an effort (null) the model's own counts. */
+/** The fields to change; absent fields keep their values. An effort of null means the model's default. */
 export interface QueuedPatchBody {
   content?: (TextInput | FileInput | FileReferenceInput)[];
   model_config_id?: string;
   reasoning_effort?: Effort | null;
 }
 
-/** A limit on workspaces: `kind` is the setting that says it. */
+/** A limit on workspaces. `kind` is the name of its setting. */
 export interface Quota {
   kind: string;
   used: number;
   limit: number;
 }
 
-/** Up to which message the caller has read; null is the newest. With `force` the cursor also moves back: to 0, and the chat is unread again. */
+/** The last message that the caller has read; null is the newest. With `force` the cursor can also move back: 0 makes the chat unread again. */
 export interface ReadBody {
   message_id?: number | null;
   force?: boolean;
@@ -1315,7 +1315,7 @@ export interface Reasoning {
 
 export type ReplicaState = "alive" | "stale" | "stopping";
 
-/** `owned_chats` are at work there. `streams` is null for others than the replica that answers. */
+/** `owned_chats` is the number of chats that run there. `streams` is known only for the replica that answers. */
 export interface ReplicaView {
   id: string;
   hostname: string;
@@ -1344,7 +1344,7 @@ export interface RepositoryState {
   removed: boolean;
 }
 
-/** What was asked for: the workspace as it is now, and the operation to wait for; null when nothing was to do. */
+/** The workspace as it is now, and the operation to wait for; null if there was nothing to do. */
 export interface RequestedView {
   workspace: WorkspaceView;
   operation: OperationView | null;
@@ -1378,7 +1378,7 @@ export interface Rule {
 /** The effect of a rule on a call that it matches, the strongest first. `always` answers a question in advance; a "do not ask again" answer creates such a rule. */
 export type RuleAction = "allow" | "always" | "ask" | "deny";
 
-/** A rule: `tool` and the values in `match` are globs, over the tool's name and over arguments by their path. A glob has at most 256 characters and 16 wildcards. Tools of MCP servers are named `mcp:SERVER/TOOL`. */
+/** A rule. `tool` is a glob over the tool's name; the values in `match` are globs over arguments, by their path. A glob has at most 256 characters and 16 wildcards. Tools of MCP servers are named `mcp:SERVER/TOOL`. */
 export interface RuleBody {
   tool: string;
   action: RuleAction;
@@ -1387,7 +1387,7 @@ export interface RuleBody {
   problem?: null;
 }
 
-/** All rules of the chat: they take the place of those it had. */
+/** All rules of the chat. They replace the earlier ones. */
 export interface RulesBody {
   rules: RuleBody[];
 }
@@ -1406,12 +1406,12 @@ export interface SearchMatch {
   snippet?: string | null;
 }
 
-/** `through` is that of the notice: what happened after it is told again. */
+/** `through` is that of the notice: later accesses are shown in the next notice. */
 export interface SeenBody {
   through: number;
 }
 
-/** A message. What is given besides its content is the chat's from then on. */
+/** A message. The other fields also become the chat's own from then on. */
 export interface SendBody {
   content: (TextInput | FileInput | FileReferenceInput)[];
   busy_behavior?: BusyBehavior;
@@ -1422,7 +1422,7 @@ export interface SendBody {
   plan_mode?: boolean | null;
 }
 
-/** `messages` is every visible row that this send inserted, in order: clients insert all of them. */
+/** `messages` are all visible messages that this request inserted, in order. Clients insert all of them. */
 export interface SendView {
   queued: boolean;
   message: MessageView | null;
@@ -1432,7 +1432,7 @@ export interface SendView {
   warnings?: string[];
 }
 
-/** `current` is the session this was asked with. */
+/** `current` is true for the session of this request. */
 export interface SessionView {
   id: string;
   created_at: string;
@@ -1448,7 +1448,7 @@ export interface SettingsView {
   groups: GroupsView;
 }
 
-/** `token` is what the server printed at its first start, the part of the address behind the #. */
+/** `token` is the part after the # of the address that the server printed at its first start. */
 export interface SetupBody {
   token: string;
   email: string;
@@ -1461,7 +1461,7 @@ export interface SetupStatus {
   needed: boolean;
 }
 
-/** An entry; `user` may also be the word for all who have an account. */
+/** An entry; `user` may also be the keyword for all users. */
 export interface ShareView {
   user: "everyone" | PublicUser;
   role: string;
@@ -1469,13 +1469,13 @@ export interface ShareView {
   at: string;
 }
 
-/** Who gets (`read`) or loses (null) the right to read; who is not named stays as they are. */
+/** Users who get (`read`) or lose (null) the right to read. Users who are not named keep theirs. */
 export interface SharesBody {
   users?: Record<string, "read" | null>;
   everyone?: "read" | null;
 }
 
-/** Any of the keys; absent ones stay. */
+/** Any of the keys; absent keys keep their values. */
 export interface SharingSettingsChange {
   enabled?: boolean;
 }
@@ -1492,7 +1492,7 @@ export interface Source {
   provider_meta?: Record<string, unknown> | null;
 }
 
-/** Any of the keys; absent ones stay. */
+/** Any of the keys; absent keys keep their values. */
 export interface SpendSettingsChange {
   enabled?: boolean;
   default_limit_micros?: number;
@@ -1506,7 +1506,7 @@ export interface SpendSettingsValues {
   period?: PeriodKind;
 }
 
-/** `limit_micros` is null when nothing limits the caller. Calls on keys of one's own do not count. */
+/** `limit_micros` is null when the caller has no limit. Calls with the user's own keys do not count. */
 export interface SpendView {
   period: Period;
   spent_micros: number;
@@ -1536,7 +1536,7 @@ export interface Synced {
   last_message_id: number;
 }
 
-/** What to change; what is absent stays. Empty lists allow everybody. */
+/** The fields to change; absent fields keep their values. Empty lists allow all users. */
 export interface TemplatePatchBody {
   enabled?: boolean;
   deprecated?: boolean;
@@ -1545,7 +1545,7 @@ export interface TemplatePatchBody {
   allowed_roles?: UserRole[];
 }
 
-/** A template. `revision` and `readme` only when one is read; who may use it only for administrators. `network` is what it asks for (none, hosts, public, host); `granted_network` is what its workspaces get, which is less where the server's settings allow no more. `hosts` are what they reach with `hosts`. `unavailable` says why its workspaces cannot be started on this server, and what to do about it; null when they can. */
+/** A template. `revision` and `readme` are present only when one template is read; its access lists only for administrators. `network` is the requested network (none, hosts, public, host); `granted_network` is what its workspaces get, which is less where the server's settings do not allow it. `hosts` are the reachable hosts with `hosts`. `unavailable` says why workspaces of it cannot be started on this server, and what to do about it; null when they can. */
 export interface TemplateView {
   name: string;
   display_name: string;
@@ -1581,19 +1581,19 @@ export interface TextInput {
   text: string;
 }
 
-/** Empty when there is nothing in the chat to name it by. */
+/** The title is empty if the chat has no text to make one from. */
 export interface TitleView {
   title: string;
 }
 
-/** Without `expires_in_days` a token lasts 90 days, or as long as this server lets them. */
+/** Without `expires_in_days` a token is valid for 90 days, or for the longest time that this server allows if that is less. */
 export interface TokenBody {
   name: string;
   scopes: rookeryOf_domain__access__rights__Scope[];
   expires_in_days?: number | null;
 }
 
-/** What is known about a token, but for the token. */
+/** A token without its secret. */
 export interface TokenView {
   id: string;
   name: string;
@@ -1603,7 +1603,7 @@ export interface TokenView {
   last_used_at: string | null;
 }
 
-/** Input is what was not read from a cache; reasoning is part of output. */
+/** Input excludes tokens read from a cache; reasoning is part of output. */
 export interface TokensView {
   input: number;
   cache_read: number;
@@ -1654,7 +1654,7 @@ export interface ToolResultsBody {
   results: ToolResultInput[];
 }
 
-/** What to change; what is absent stays. `idle_stop_after` is in seconds, 0 is never. */
+/** The fields to change; absent fields keep their values. `idle_stop_after` is in seconds, 0 is never. */
 export interface UpdateWorkspaceBody {
   name?: string;
   idle_stop_after?: number;
@@ -1671,7 +1671,7 @@ export interface UsageReportView {
   items: UsageRow[];
 }
 
-/** `key` is the group: an id for users and providers, else a name or a day. `name` is null for what is deleted. */
+/** `key` is the group: an id for users and providers, else a name or a day. `name` is null for deleted ones. */
 export interface UsageRow {
   cost_micros: number;
   request_count: number;
@@ -1705,7 +1705,7 @@ export interface User {
   last_seen_at: string | null;
 }
 
-/** Absent is left as it is. Role, status and spend limit are an administrator's to change. */
+/** Absent fields keep their values. Only administrators can change role, status and spend limit. */
 export interface UserPatchBody {
   name?: string | null;
   email?: string;
@@ -1717,7 +1717,7 @@ export interface UserPatchBody {
 
 export type UserRole = "admin" | "auditor" | "member";
 
-/** `build` names the web application that is served, null without one; `features` are the chapters of this API. A client that finds a chapter missing hides what needs it: the server is older, or was built without it. */
+/** `build` is the name of the web application's build, null without one; `features` are the tags of this API. A client hides what needs a missing tag: the server is older, or was built without it. */
 export interface VersionView {
   version: string;
   commit: string | null;
@@ -1728,10 +1728,10 @@ export interface VersionView {
   features: string[];
 }
 
-/** What administrators should see to. `in_the_clear`: the server is reached from elsewhere without https. */
+/** Warnings to administrators. `in_the_clear`: the server is reached from other machines without https. */
 export type Warning = "in_the_clear";
 
-/** How many tokens the model reads, as everybody says; null is "not known". The smallest one is `effective`. `catalogued` is what this version's table says, `reported` what the provider's own endpoint says, `learned` what requests taught that were refused as too long: `learned_from` is `provider` for a number that the provider named, `halving` for a guess. `differs` says that one of them is more than a tenth away from `context_limit`. */
+/** The size of the model's context window in tokens, by source; null is unknown. The smallest one is `effective`. `catalogued` is from this version's table, `reported` from the provider's own endpoint, and `learned` from requests that were refused as too long: `learned_from` is `provider` for a number that the provider named, `halving` for an estimate. `differs` is true if one of them differs by more than a tenth from `context_limit`. */
 export interface WindowView {
   effective: number;
   catalogued: number | null;
@@ -1754,14 +1754,14 @@ export interface WorkspaceContext {
   mcp_servers?: string[];
 }
 
-/** A file of the workspace. `path` is below the place of work, or absolute for a kept result. `text` is null when the file is no text; `truncated`: it goes on behind the first MiB. */
+/** A file of the workspace. `path` is relative to the working folder, or absolute for a stored tool result. `text` is null if the file is not text. `truncated`: it is longer than the first MiB. */
 export interface WorkspaceFileView {
   path: string;
   text: string | null;
   truncated: boolean;
 }
 
-/** Any of the keys; absent ones stay. */
+/** Any of the keys; absent keys keep their values. */
 export interface WorkspaceSettingsChange {
   max_per_user?: number;
   max_running_per_user?: number;
@@ -1779,7 +1779,7 @@ export interface WorkspaceSettingsValues {
   delete_after_stopped_days?: number;
 }
 
-/** A workspace. `idle_stop_after` is in seconds, 0 is never; `chats` are the newest 20 that are bound to it. `operation` is the one that is under way. `warning` says when it is not confined, its disk nearly full, or its end near because nobody uses it. `network` is what it may reach since its last start: none, hosts, public or host, which is the machine's own network with its localhost; null before the first. */
+/** A workspace. `idle_stop_after` is in seconds, 0 is never; `chats` are the newest 20 that are bound to it. `operation` is the running one. `warning` says that it is not confined, that its disk is nearly full, or that it will be deleted soon because it is unused. `network` is what it can reach since its last start: none, hosts, public or host, which is the machine's own network with its localhost; null before the first start. */
 export interface WorkspaceView {
   id: string;
   owner: PublicUser | null;

@@ -1,1 +1,1 @@
-"""One module per subject, each with a function that makes its router from what it needs."""
+"""The routers: one module per subject, each with a function that makes its router from the API's services."""

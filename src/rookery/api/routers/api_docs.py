@@ -1,4 +1,4 @@
-"""The browser for this API: a page of our own, read from the package once, that loads nothing from elsewhere."""
+"""The API browser: a page read from the package once, which loads nothing from other hosts."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.get("/docs", "docs.page", returns=bytes, media_type="text/html", is_public=True)
     async def show() -> Response:
-        """A page for browsers that shows this document and lets people try it, logged in or with a token.
+        """Show this document in a page that can also send requests, with a login or a token.
 
-        It holds nothing of this server, so everybody may load it.
+        The page contains no data of this server, so it needs no login.
         """
         return Response(page, headers={"Content-Security-Policy": POLICY}, media_type="text/html")
 
     @routes.get("/docs/{asset}", "docs.asset", returns=bytes, media_type="*/*", is_public=True)
     async def get_asset(asset: Asset) -> Response:
-        """What that page is made of."""
+        """Return a script or style of the API browser."""
         return Response(assets[asset], media_type=_MEDIA_TYPES[asset])
 
     return routes.router

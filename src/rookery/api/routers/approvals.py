@@ -1,4 +1,4 @@
-"""Answers about tool calls, and the rules of a chat about them."""
+"""Tool approvals: answers to a chat's questions about tool calls, and its rules for them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MatchBody = Annotated[
 
 
 class RuleBody(Body):
-    """A rule: `tool` and the values in `match` are globs, over the tool's name and over arguments by their path.
+    """A rule. `tool` is a glob over the tool's name; the values in `match` are globs over arguments, by their path.
 
     A glob has at most 256 characters and 16 wildcards. Tools of MCP servers are named `mcp:SERVER/TOOL`.
     """
@@ -36,7 +36,7 @@ class RuleBody(Body):
     action: RuleAction
     match: MatchBody = Field(default_factory=dict)
     reason: Annotated[str, Field(max_length=approvals.MAX_REASON)] = ""
-    # So that rules can be sent back as they were read. One that has a problem cannot.
+    # Accepted so that rules can be sent back as they were read. A rule that has a problem is refused.
     problem: None = None
 
     def rule(self) -> Rule:
@@ -47,7 +47,7 @@ RulesList = Annotated[list[RuleBody], Field(max_length=approvals.MAX_RULES)]
 
 
 class RulesBody(Body):
-    """All rules of the chat: they take the place of those it had."""
+    """All rules of the chat. They replace the earlier ones."""
 
     rules: RulesList
 
@@ -57,9 +57,9 @@ class RulesView(msgspec.Struct, frozen=True):
 
 
 class AnswerInput(Body):
-    """`always` makes a rule of an approval: for this chat and its subagents, or for all chats of the user.
+    """`always` turns an approval into a rule: for this chat and its subagents, or for all chats of the user.
 
-    `match` says which calls that rule is about; without it, those that the question offered.
+    `match` selects the calls that the rule covers; without it, the rule covers the calls that the question offered.
     """
 
     tool_call_id: str
@@ -70,7 +70,7 @@ class AnswerInput(Body):
 
 
 class AnswersBody(Body):
-    """The answers to all questions that the chat has open."""
+    """The answers to all open questions of the chat."""
 
     answers: Annotated[list[AnswerInput], Field(min_length=1)]
 
@@ -80,9 +80,11 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.post("/chats/{chat}/approvals", "approvals.answer", body=AnswersBody, errors=(404, 409))
     async def answer_questions(caller: CallerDep, chat: UUID) -> Response:
-        """Approve or deny all calls that the chat asks about, at once. The model is told what was denied, and why.
+        """Approve or deny all tool calls that the chat asks about, in one request.
 
-        409 `not_waiting_for_approval` when somebody has answered already, or the question was closed.
+        The model gets denials with their reasons.
+
+        409 `not_waiting_for_approval` when the questions were already answered or closed.
         """
         body = await caller.read(AnswersBody, may=caller.may(chat, Action.DRIVE))
         answers = [
@@ -109,7 +111,10 @@ def router(parts: ApiServices) -> APIRouter:
         takes=[headers.BREAK_GLASS],
     )
     async def list_rules(caller: CallerDep, chat: UUID) -> Response:
-        """The rules of the chat and its subagents; those of its owner and of the deployment count as well."""
+        """List the rules of the chat and its subagents.
+
+        The rules of its owner and of the installation apply as well.
+        """
         return answer(RulesView(approvals.shown(await caller.store.approvals.list_rules(ChatId(chat)))))
 
     @routes.put("/chats/{chat}/approval-rules", "approvals.put_rules", body=RulesBody, returns=RulesView, errors=(404,))

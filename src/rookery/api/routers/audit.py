@@ -1,4 +1,4 @@
-"""The audit log: who did what to what, newest first. For administrators and auditors."""
+"""The audit log, newest entries first. For administrators and auditors."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ import msgspec
 from fastapi import APIRouter, Query
 from starlette.responses import Response, StreamingResponse
 
-from rookery.api import csv_reports
-from rookery.api.csv_reports import Format
-from rookery.api.query_times import utc
+from rookery.api.reports import CSV_MEDIA_TYPE, Format, csv_rows, utc
 from rookery.api.request_context import CallerDep
 from rookery.api.routes import Page, Routes, answer
 from rookery.api.services import ApiServices
@@ -29,17 +27,20 @@ def router(parts: ApiServices) -> APIRouter:
     @routes.get("/audit", "audit.list", returns=Page[Entry])
     async def list_entries(
         caller: CallerDep,
-        actor: Annotated[UUID | None, Query(description="Who did it.")] = None,
+        actor: Annotated[UUID | None, Query(description="The user who acted.")] = None,
         action: Word = None,
         resource_type: Word = None,
         resource_id: Annotated[str | None, Query(pattern=r"^[\x20-\x7e]+$", max_length=200)] = None,
-        start: Annotated[datetime | None, Query(alias="from", description="The first moment.")] = None,
-        to: Annotated[datetime | None, Query(description="The moment after the last.")] = None,
+        start: Annotated[datetime | None, Query(alias="from", description="Start of the period, inclusive.")] = None,
+        to: Annotated[datetime | None, Query(description="End of the period, exclusive.")] = None,
         limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 50,
         cursor: Annotated[str | None, Query(max_length=200)] = None,
         format: Format = Format.JSON,
     ) -> Response:
-        """Entries that fit all of what is given. `action` is one, or the part before its dot. CSV has no pages."""
+        """List the audit log entries that match all given filters.
+
+        `action` is an action or the part before its dot. CSV has no pages.
+        """
         wanted = EntryFilter(
             actor_id=actor,
             action=action,
@@ -49,11 +50,11 @@ def router(parts: ApiServices) -> APIRouter:
             end=None if to is None else utc(to, "to"),
         )
         if format is Format.CSV:
-            # The first page is read before the answer begins: a refusal must still be one.
+            # The first page is read before the response begins, so that a refusal can still be sent as an error.
             first = await caller.store.reports.audit(wanted, limit=MAX_LIMIT)
             lines = _csv(caller.store.reports, wanted, first)
             headers = {"Content-Disposition": 'attachment; filename="audit.csv"'}
-            return StreamingResponse(lines, headers=headers, media_type=csv_reports.MEDIA_TYPE)
+            return StreamingResponse(lines, headers=headers, media_type=CSV_MEDIA_TYPE)
         page = await caller.store.reports.audit(wanted, limit=limit, cursor=cursor)
         return answer(Page(page.entries, page.next_cursor))
 
@@ -61,9 +62,9 @@ def router(parts: ApiServices) -> APIRouter:
 
 
 async def _csv(reports: Reports, wanted: EntryFilter, page: EntryPage) -> AsyncIterator[bytes]:
-    yield csv_reports.rows([Entry.__struct_fields__])
+    yield csv_rows([Entry.__struct_fields__])
     while True:
-        yield csv_reports.rows(msgspec.structs.astuple(entry) for entry in page.entries)
+        yield csv_rows(msgspec.structs.astuple(entry) for entry in page.entries)
         if page.next_cursor is None:
             return
         page = await reports.audit(wanted, limit=MAX_LIMIT, cursor=page.next_cursor)

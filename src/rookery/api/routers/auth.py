@@ -1,4 +1,4 @@
-"""Logging in and out, one's sessions, one's password, and one-time links."""
+"""Login and logout, the caller's sessions and password, and one-time links."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rookery.api import cookies, login_limits
+from rookery.api import cookies, logins
 from rookery.api.account_fields import NewPassword, TypedPassword
 from rookery.api.errors import ApiError
-from rookery.api.login_limits import LoginView
+from rookery.api.logins import LoginView
 from rookery.api.middleware import bearer, is_secure
 from rookery.api.request_bodies import Body
 from rookery.api.request_context import CallerDep
@@ -30,7 +30,10 @@ from rookery.store.people.sessions import Session
 
 
 class LoginBody(Body):
-    """`login` is an email address or a username. `stay_signed_in`: the cookie outlives the browser, as by default."""
+    """`login` is an email address or a username.
+
+    `stay_signed_in` keeps the cookie when the browser is closed (the default).
+    """
 
     login: str = Field(max_length=MAX_LOGIN_CHARS)
     password: TypedPassword
@@ -38,7 +41,7 @@ class LoginBody(Body):
 
 
 class PasswordBody(Body):
-    """`revoke_tokens` says what becomes of the API tokens: programs that use them have to be given new ones."""
+    """`revoke_tokens` also deletes the API tokens; programs that use them need new ones."""
 
     current_password: TypedPassword
     new_password: NewPassword
@@ -46,14 +49,14 @@ class PasswordBody(Body):
 
 
 class LinkBody(Body):
-    """`token` is the part of the link behind the #."""
+    """`token` is the part of the link after the #."""
 
     token: str = Field(max_length=512)
     password: NewPassword
 
 
 class SessionView(msgspec.Struct, frozen=True):
-    """`current` is the session this was asked with."""
+    """`current` is true for the session of this request."""
 
     id: UUID
     created_at: datetime
@@ -65,7 +68,7 @@ class SessionView(msgspec.Struct, frozen=True):
 
 
 class LinkView(msgspec.Struct, frozen=True):
-    """Whose password a one-time link chooses, and until when."""
+    """The user whose password a one-time link sets, and when the link expires."""
 
     kind: LinkKind
     username: str
@@ -79,52 +82,52 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.post("/auth/login", "auth.login", returns=LoginView, body=LoginBody, errors=(401, 403, 409), is_public=True)
     async def log_in(request: Request) -> Response:
-        """Open a session. Whatever is wrong, the answer is the same; after five failures each try has to wait."""
-        body = await login_limits.read(request, LoginBody, parts)
-        # Programs may send `Sec-Fetch-Mode`, as the fetch of Node.js does. Only a browser names the site of its page.
+        """Open a session. Every failed login gets the same response; after five failures each attempt has to wait."""
+        body = await logins.read(request, LoginBody, parts)
+        # Programs may send `Sec-Fetch-Mode`, as the fetch of Node.js does. Only browsers send `Sec-Fetch-Site`.
         is_page = request.headers.get("sec-fetch-site") == "same-origin"
         if is_page and "stay_signed_in" not in body.model_fields_set:
-            # Such a page would throw the session key away and ask for the password again and again.
+            # An old page would discard the session key and ask for the password again and again.
             raise ApiError(
                 409,
                 "page_outdated",
                 "This page is older than the server. Reload it, then log in. Pages send `stay_signed_in`.",
             )
         done = await parts.logins.log_in(
-            body.login, body.password, stays=body.stay_signed_in, request=login_limits.info(request)
+            body.login, body.password, stays=body.stay_signed_in, request=logins.info(request)
         )
-        return login_limits.welcome(request, parts, done.user, session=done.session)
+        return logins.welcome(request, parts, done.user, session=done.session)
 
     @routes.post("/auth/logout", "auth.logout")
     async def log_out(caller: CallerDep, request: Request) -> Response:
         """End this session and the streams that were opened with it."""
         if caller.session_id is None:
             raise Forbidden("An API token has no session to end. Delete the token instead.")
-        with contextlib.suppress(SessionNotFound):  # ended from elsewhere meanwhile: so it is over
+        with contextlib.suppress(SessionNotFound):  # already ended by another request
             await caller.store.sessions.end(caller.user.id, caller.session_id)
         return nothing(Set_Cookie=_no_cookie(request))
 
     @routes.get("/auth/sessions", "sessions.list", returns=Items[SessionView])
     async def list_sessions(caller: CallerDep) -> Response:
-        """One's own sessions, the last used first."""
+        """List your sessions, the most recently used first."""
         found = await caller.store.sessions.list(caller.user.id)
         return answer(Items(tuple(_view(each, caller.session_id) for each in found)))
 
     @routes.delete("/auth/sessions/{session}", "sessions.end", errors=(404,))
     async def end_session(session: UUID, caller: CallerDep, request: Request) -> Response:
-        """End one of one's own sessions."""
+        """End one of your sessions."""
         await caller.store.sessions.end(caller.user.id, session)
         return nothing(Set_Cookie=_no_cookie(request)) if session == caller.session_id else nothing()
 
     @routes.delete("/auth/sessions", "sessions.end_others")
     async def end_others(caller: CallerDep) -> Response:
-        """End all of one's sessions but the one this is asked with."""
+        """End all of your sessions except the one of this request."""
         await caller.store.sessions.end_others(caller.user.id, but=caller.session_id)
         return nothing()
 
     @routes.post("/auth/password", "auth.change_password", body=PasswordBody)
     async def change_password(caller: CallerDep) -> Response:
-        """Choose a new password. All other sessions end, and all other API tokens if that is asked for."""
+        """Set a new password. All other sessions end, and on request all other API tokens."""
         store = caller.store
         body = await caller.read(PasswordBody, may=lambda: store.sessions.require_end(caller.user.id))
         await store.sessions.require_end(caller.user.id)
@@ -144,7 +147,10 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.get("/auth/link", "links.get", returns=LinkView, errors=(401,), is_public=True)
     async def look_at_link(request: Request) -> Response:
-        """Whether a one-time link still works, and for whom. It is sent like an API token: never in the URL."""
+        """Show whether a one-time link is still valid, and for which user.
+
+        The link's token is sent like an API token, never in the URL.
+        """
         secret = bearer(request)
         if secret is None:
             raise LinkInvalid
@@ -155,11 +161,11 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.post("/auth/link", "links.use", returns=LoginView, body=LinkBody, errors=(401, 403), is_public=True)
     async def use_link(request: Request) -> Response:
-        """Choose a password by a one-time link, and be logged in. All sessions and API tokens of before end."""
-        body = await login_limits.read(request, LinkBody, parts)
-        done = await parts.logins.choose_password(body.token, body.password, request=login_limits.info(request))
+        """Set a password with a one-time link and log in. All earlier sessions and API tokens end."""
+        body = await logins.read(request, LinkBody, parts)
+        done = await parts.logins.choose_password(body.token, body.password, request=logins.info(request))
         parts.publisher.publish([AccessHint(kind="user", id=str(done.user.id))])
-        return login_limits.welcome(request, parts, done.user, session=done.session)
+        return logins.welcome(request, parts, done.user, session=done.session)
 
     def _no_cookie(request: Request) -> str:
         return cookies.forget(secure=is_secure(request, parts))

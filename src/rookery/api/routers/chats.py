@@ -11,8 +11,7 @@ from fastapi import APIRouter, Query
 from pydantic import Field, StrictInt
 from starlette.responses import Response
 
-from rookery.api import headers, model_choice, request_bodies
-from rookery.api import message_content as content
+from rookery.api import headers, message_content, model_choice, request_bodies
 from rookery.api.message_content import Content, Labels, ServerIds, SystemPrompt, Title, Tools
 from rookery.api.middleware import PREFIX
 from rookery.api.rate_limits import Limit
@@ -54,14 +53,16 @@ class CreateBody(Body):
     client_type: Literal["ui", "api", "cli"] = "api"
     generate_summaries: bool | None = Field(
         None,
-        description="Whether a model writes a label after each turn and a summary of the chat. Without it: not for "
-        "`client_type` `api`.",
+        description=(
+            "Whether a model writes a label after each turn and a summary of the chat. The default is yes, except "
+            "for `client_type` `api`."
+        ),
     )
     title: Title | None = None
 
 
 class PatchBody(Body):
-    """What to change; what is absent stays as it is."""
+    """The fields to change; absent fields keep their values."""
 
     title: Title = ""
     labels: Labels = Field(default_factory=dict)
@@ -75,8 +76,11 @@ class PatchBody(Body):
 
 
 class ReadBody(Body):
-    """Up to which message the caller has read; null is the newest. With `force` the cursor also moves back: to 0, and
-    the chat is unread again."""
+    """The last message that the caller has read; null is the newest.
+
+    With `force` the cursor can also move back: 0 makes
+    the chat unread again.
+    """
 
     message_id: StrictInt | None = None
     force: bool = False
@@ -100,7 +104,10 @@ def router(parts: ApiServices) -> APIRouter:
         gives=[headers.LOCATION, headers.REPLAYED],
     )
     async def create(caller: CallerDep) -> Response:
-        """Start a chat with its first message. It runs at once; without a title it gets one a little later."""
+        """Create a chat with its first message.
+
+        The turn starts immediately; a chat without a title gets one a little later.
+        """
         caller.take(Limit.CREATE_CHAT)
         may = _may_create(caller)
         body = await caller.read(CreateBody, may=may)
@@ -111,7 +118,7 @@ def router(parts: ApiServices) -> APIRouter:
             spec = await _spec(parts, caller, body)
         made = await caller.store.turns.create(spec, request=request, encode=_encoded)
         if isinstance(made, CreatedChat) and body.title is None:
-            # A title that was given stays, even one that reads like the first words.
+            # A given title is kept, even if it equals the first words of the message.
             parts.titling.start(made.chat, title=made.view.title, messages=made.messages)
         return _created(made)
 
@@ -124,7 +131,7 @@ def router(parts: ApiServices) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=200)] = 50,
         cursor: str | None = None,
     ) -> Response:
-        """Root chats with their children: the caller's pins first, then by last activity.
+        """List root chats with their children: the caller's pinned chats first, then by last activity.
 
         `q` is a search: words, and terms such as `status:running`, `title:x`, `archived:any`, `source:shared_with_me`.
         """
@@ -140,12 +147,12 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.get("/chats/{chat}", "chats.get", returns=ChatView, errors=(404,), takes=[headers.BREAK_GLASS])
     async def get(caller: CallerDep, chat: UUID) -> Response:
-        """One chat, with its children in the same archive state."""
+        """Return one chat, with its children in the same archive state."""
         return answer(await caller.store.chats.get(ChatId(chat)))
 
     @routes.patch("/chats/{chat}", "chats.update", returns=ChatView, body=PatchBody, errors=(404, 409))
     async def patch(caller: CallerDep, chat: UUID) -> Response:
-        """Change what is given, all of it or nothing. Archiving moves the whole family."""
+        """Change the given fields, all or none. Archiving includes all subagent chats."""
         may = _may_patch(caller, chat)
         body = await caller.read(PatchBody, may=may)
         async with model_choice.after(may):
@@ -158,13 +165,13 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.delete("/chats/{chat}", "chats.delete", errors=(404, 409))
     async def delete(caller: CallerDep, chat: UUID) -> Response:
-        """Remove an archived root chat with its family, for good."""
+        """Delete an archived root chat and its subagent chats permanently."""
         await caller.store.chats.delete(ChatId(chat))
         return nothing()
 
     @routes.post("/chats/{chat}/read", "chats.mark_read", body=ReadBody, errors=(404,))
     async def mark_read(caller: CallerDep, chat: UUID) -> Response:
-        """Move the caller's own read cursor forward."""
+        """Move the caller's read cursor forward."""
         body = await caller.read(ReadBody, may=caller.may(chat, Action.MARK))
         message_id = None if body.message_id is None else MessageId(body.message_id)
         await caller.store.chats.mark_read(ChatId(chat), message_id=message_id, force=body.force)
@@ -174,7 +181,7 @@ def router(parts: ApiServices) -> APIRouter:
 
 
 async def _spec(parts: ApiServices, caller: Caller, body: CreateBody) -> ChatSpec:
-    said = await content.resolved(caller, body.content)
+    said = await message_content.resolved(caller, body.content)
     model_config_id, effort = await model_choice.for_new_chat(
         parts, caller, body.model_config_id, body.reasoning_effort
     )
@@ -189,14 +196,14 @@ async def _spec(parts: ApiServices, caller: Caller, body: CreateBody) -> ChatSpe
     awareness = Awareness.DETACHED if body.workspace_id is None else Awareness.ATTACHED
     return ChatSpec(
         owner_id=caller.user.id,
-        title=body.title or await content.fallback_title(caller, said),
+        title=body.title or await message_content.fallback_title(caller, said),
         model_config_id=model_config_id,
         reasoning_effort=effort,
         messages=(*first_rows.system_rows(prompts, system_prompt=body.system_prompt, awareness=awareness), first),
         labels=body.labels,
         workspace_id=body.workspace_id,
         plan_mode=body.plan_mode,
-        dynamic_tools=content.encoded_tools(body.dynamic_tools),
+        dynamic_tools=message_content.encoded_tools(body.dynamic_tools),
         client_type=body.client_type,
         generate_summaries=body.generate_summaries,
         is_named=body.title is not None,
@@ -204,7 +211,7 @@ async def _spec(parts: ApiServices, caller: Caller, body: CreateBody) -> ChatSpe
 
 
 async def _check_model(parts: ApiServices, caller: Caller, chat_id: ChatId, model_config_id: UUID) -> None:
-    """A model for the next turns. The one that the chat has already may stay, though it was switched off since."""
+    """Check a model for the next turns. The chat's current model may stay even if it has been disabled."""
     models = await model_choice.chooser(parts, caller)
     if not models.is_usable(model_config_id):
         models.check(model_config_id, current=(await caller.store.chats.get(chat_id)).last_model_config_id)
@@ -244,7 +251,7 @@ def _may_create(caller: Caller) -> Callable[[], Awaitable[object]]:
 
 
 def _may_patch(caller: Caller, chat: UUID) -> Callable[[], Awaitable[object]]:
-    """The rights that the members of the body need, whatever their values are."""
+    """Return a check of the rights that the fields of the body need, whatever their values."""
 
     async def check() -> None:
         for action in _actions(request_bodies.kept(caller.connection)):

@@ -1,4 +1,4 @@
-"""Signed links for pages: pictures and downloads, which browsers load without the session key."""
+"""Signed links for images and downloads, which browsers load without the session key."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RULE = "This is not the address of a file, of a file of a workspace, or of a re
 
 
 class DownloadLink(msgspec.Struct, frozen=True):
-    """`url` is the path with its signature. It works with the cookie of this session alone, until it expires."""
+    """`url` is the path with its signature. It is valid only with the cookie of this session, until it expires."""
 
     path: str
     url: str
@@ -34,16 +34,17 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.get("/download-links", "download_links.list", returns=Items[DownloadLink])
     async def sign(caller: CallerDep, path: Annotated[tuple[str, ...], Query()] = ()) -> Response:
-        """Signed forms of addresses that a browser loads by itself. They work for five to ten minutes.
+        """Sign addresses that a browser loads without the session key. The links are valid for five to ten minutes.
 
-        `path` is given once for each of up to 100 addresses: of files, of files of workspaces, of reports as CSV. For
-        sessions; an API token is sent as a header. What the user may read is checked when a link is used.
+        Repeat `path` for up to 100 addresses of files, files of workspaces, or reports as CSV. For sessions only; an
+        API token
+        is sent as a header. The user's rights are checked when a link is used.
         """
         links = caller.links
         if links is None:
             raise Forbidden(
-                "Only a session has links signed. Send the API token with the request for the file, or ask for its "
-                "download-url."
+                "Only sessions can sign links. Send the API token with the request for the file, or request "
+                "its download-url."
             )
         if not 1 <= len(path) <= MAX_LINKS:
             raise BadFields([FieldError("path", f"Name 1 to {MAX_LINKS} addresses.")])

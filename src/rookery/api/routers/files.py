@@ -1,4 +1,4 @@
-"""Files of messages: upload, download, links that work without a login, removal."""
+"""Files of messages: upload, download, links that are valid without a login, and deletion."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from rookery.store.models.errors import KeysMissing
 from rookery.store.people import users
 from rookery.store.people.errors import AccessError, FileNotFound, Forbidden, ScopeMissing
 
-# Ten megabytes over a slow line.
+# Enough for ten megabytes over a slow line.
 UPLOAD_SECONDS = 300.0
 # A file never changes.
 FOREVER = "private, max-age=31536000, immutable"
-# What one session has loaded, a browser must not show to a page without its key.
+# A browser must not show a file that one session has loaded to a page without that session's key.
 VARIES = "Rookery-Session-Key"
 SANDBOX = "sandbox; default-src 'none'"
 
 _EXTENDED_NAME = re.compile(r";\s*filename\*\s*=\s*([\w-]*)'[^']*'([^;]*)", re.IGNORECASE)
 _PLAIN_NAME = re.compile(r';\s*filename\s*=\s*(?:"((?:\\.|[^"\\])*)"|([^;\s]+))', re.IGNORECASE)
-# Those of RFC 8187. Python knows many more, and not all of them are of text.
+# The encodings of RFC 8187. Python knows many more, and not all of them encode text.
 _ENCODINGS = frozenset({"utf-8", "iso-8859-1"})
-# No file has as many bytes as 19 digits count: longer ones are no range, and a header may hold thousands.
+# No file size has 19 digits. The bound matters because a header may hold thousands of digits.
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
 
 
@@ -57,7 +57,7 @@ class FileView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DownloadView(msgspec.Struct, frozen=True, kw_only=True):
-    """`url` gives the file to whoever has it, until it expires."""
+    """`url` returns the file to any client that has the address, until it expires."""
 
     url: str
     expires_at: datetime
@@ -81,9 +81,9 @@ def router(parts: ApiServices) -> APIRouter:
         gives=[headers.LOCATION],
     )
     async def upload(caller: CallerDep, request: Request, origin: Literal["upload", "pasted"] = "upload") -> Response:
-        """Upload a file: its bytes as the body, its type and name in the headers.
+        """Upload a file: its bytes are the body; its type and name are in the headers.
 
-        `origin=pasted` says that the interface made it of a long text that the user pasted.
+        `origin=pasted` marks a file that the interface made from a long pasted text.
         """
         caller.take(Limit.UPLOAD)
         if not has_scope(caller.actor, Resource.FILE, Action.CREATE):
@@ -91,7 +91,7 @@ def router(parts: ApiServices) -> APIRouter:
         name = uploads.cleaned_name(_given_name(request.headers.get("content-disposition", "")))
         data = await caller.read_bytes(limit=MAX_FILE_BYTES, seconds=max(UPLOAD_SECONDS, caller.read_seconds))
         declared = request.headers.get("content-type")
-        # Beside the loop: some megabytes of text take a while to look through.
+        # In a thread: checking some megabytes of text takes a while.
         mime_type = await asyncio.to_thread(uploads.checked_type, data, name=name, declared=declared)
         info = await caller.store.files.create(name=name, mime_type=mime_type, data=data, origin=Origin(origin))
         return answer(_view(info), 201, Location=f"{PREFIX}/files/{info.id}")
@@ -107,7 +107,7 @@ def router(parts: ApiServices) -> APIRouter:
         gives=[headers.ETAG],
     )
     async def get(caller: CallerDep, request: Request, file: UUID) -> Response:
-        """The bytes of a file, or a range of them."""
+        """Return the bytes of a file, or a range of them."""
         sent = request.headers
         caching = download_links.CACHING if caller.is_by_link else FOREVER
         if sent.get("if-none-match") is not None:
@@ -121,16 +121,16 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.post("/files/{file}/download-url", "files.sign", returns=DownloadView, errors=(404, 412))
     async def sign(caller: CallerDep, request: Request, file: UUID) -> Response:
-        """An address that gives the file to whoever has it, for five minutes.
+        """Create an address that returns the file without a login, for five minutes.
 
-        There is none for an administrator who reads the file by stating a reason.
+        Not available to an administrator who reads the file by stating a reason.
         """
         try:
             info = await caller.own_store.files.get(file)
         except Forbidden:
             raise Forbidden(
-                "An administrator states a reason with each read, which nobody does who follows an address. "
-                f"Get the file itself at {PREFIX}/files/{file}, with the reason."
+                "An administrator states a reason with each read, but a link carries none. Get the file "
+                f"itself at {PREFIX}/files/{file}, with the reason."
             ) from None
         if parts.ring is None:
             raise KeysMissing
@@ -158,20 +158,20 @@ def router(parts: ApiServices) -> APIRouter:
         is_public=True,
     )
     async def download(request: Request, file: str, token: str = "") -> Response:
-        """The bytes of a file, by a signed address. Whatever is wrong with it: there is nothing here."""
+        """Return the bytes of a file by a signed address. Every invalid address gets 404."""
         sent = request.headers
         try:
             file_id = UUID(file)
             store = parts.store.as_actor(await _signer(parts, token, file_id))
             read = await store.files.read(file_id, span_of=lambda info: _span(sent, info))
         except (AccessError, ChatError, ValueError):
-            raise ApiError(404, "not_found", "There is nothing at this address, or not any more.") from None
-        # Whoever has the address may show the file on a page of their own.
+            raise ApiError(404, "not_found", "There is nothing at this address, or it has expired.") from None
+        # Pages of other sites may show the file if they have the address.
         return _served(read, caching=NO_STORE, **{"Cross-Origin-Resource-Policy": "cross-origin"})
 
     @routes.delete("/files/{file}", "files.delete", errors=(404, 409))
     async def delete(caller: CallerDep, file: UUID) -> Response:
-        """Remove a file that no chat uses."""
+        """Delete a file that no chat uses."""
         await caller.store.files.delete(file)
         return nothing()
 
@@ -179,7 +179,9 @@ def router(parts: ApiServices) -> APIRouter:
 
 
 async def _signer(parts: ApiServices, token: str, file_id: UUID) -> UserActor:
-    """Whoever made the address, as they are now: what they lost since, the address has lost with them."""
+    """Return the user who made the address, with their current rights: a right that they lost is lost for the
+    address, too.
+    """
     user_id = None
     if parts.ring is not None:
         user_id = file_links.verify(parts.ring.subkey("download"), token, file_id=file_id, now=parts.clock.now())
@@ -212,7 +214,7 @@ def _served(read: FileContent, *, caching: str, **more: str) -> Response:
 
 
 def _span(sent: Mapping[str, str], info: FileInfo) -> Span | None:
-    """The one range that is asked for. Several, or one of another version of the file, are answered by all of it."""
+    """Return the requested range. None (the whole file) for several ranges or a range of another version."""
     match = _RANGE.fullmatch(sent.get("range", ""))
     if match is None or sent.get("if-range", _etag(info)) != _etag(info):
         return None
@@ -237,24 +239,29 @@ def _span(sent: Mapping[str, str], info: FileInfo) -> Span | None:
 
 
 def _given_name(disposition: str) -> str:
-    """The name in a `Content-Disposition`; the extended form, which has an encoding, counts before the plain one."""
+    """Return the name in a `Content-Disposition`. The extended form, which has an encoding, takes precedence."""
     if match := _EXTENDED_NAME.search(f";{disposition}"):
         encoding, value = match.groups()
         if encoding.lower() not in _ENCODINGS:
-            raise InvalidInput("Content-Disposition", f"Names are not taken in the encoding {encoding!r}. Use UTF-8.")
+            raise InvalidInput(
+                "Content-Disposition", (f"File names in the encoding {encoding!r} are not supported. Use UTF-8.")
+            )
         return unquote(value.strip().strip('"'), encoding=encoding, errors="replace")
     if match := _PLAIN_NAME.search(f";{disposition}"):
         quoted, plain = match.groups()
         name = re.sub(r"\\(.)", r"\1", quoted) if quoted is not None else plain
         try:
-            return name.encode("latin-1").decode()  # many programs send UTF-8 as it is
+            return name.encode("latin-1").decode()  # many programs send plain UTF-8
         except UnicodeError:
             return name
     return ""
 
 
 def _base(parts: ApiServices, connection: HTTPConnection) -> str:
-    """The address that was just used, which was checked and works for whoever asks; a proxy may have hidden its TLS."""
+    """Return the base address of this request, which was checked and works for the caller.
+
+    A proxy may have ended TLS.
+    """
     scheme = "https" if is_secure(connection, parts) else "http"
     return f"{scheme}://{connection.headers.get('host', '')}"
 

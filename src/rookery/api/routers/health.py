@@ -1,4 +1,4 @@
-"""Is the process alive, and should it get requests? Neither answer names a host."""
+"""The liveness and readiness endpoints. Their responses contain no host names."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ NO_STORE = {"Cache-Control": "no-store"}
 
 
 class Health(Protocol):
-    """What the process knows about itself."""
+    """The state of the process."""
 
     @property
     def stopping(self) -> bool:
-        """Asked at every request: a load balancer must see the end coming at once."""
+        """Whether the process is stopping. Read for every request: a load balancer must see it immediately."""
         ...
 
     async def checks(self) -> Mapping[str, str]:
-        """By part: `ok`, or what is wrong with it. May take a moment, and is not asked too often."""
+        """Return `ok` or the problem for each component. May take a moment, so it is not called too often."""
         ...
 
     async def slots(self) -> Sequence[Mapping[str, object]]:
-        """The places of the replicas that serve here together; none where one process serves alone."""
+        """Return the slots of the replicas that share this port; empty for a single process."""
         ...
 
 
@@ -38,12 +38,12 @@ def router(health: Health, clock: Clock) -> APIRouter:
 
     @routes.get("/healthz", operation_id="health.alive")
     async def alive() -> JSONResponse:
-        """200 while the event loop turns; no I/O."""
+        """Return 200 while the event loop runs; no I/O."""
         return JSONResponse({"status": "ok"}, headers=NO_STORE)
 
     @routes.get("/readyz", operation_id="health.ready")
     async def ready() -> JSONResponse:
-        """200 when requests can be served, else 503; parts are looked at every two seconds at most."""
+        """Return 200 when requests can be served, else 503. Components are checked at most every two seconds."""
         nonlocal known, slots
         now = clock.monotonic()
         if known is None or now - known[0] >= CACHE_SECONDS:
@@ -53,7 +53,7 @@ def router(health: Health, clock: Clock) -> APIRouter:
         is_ready = all(found == "ok" for found in checks.values())
         body: dict[str, object] = {"status": "ready" if is_ready else "not_ready", "checks": checks}
         if slots:
-            # Told, and no reason to say no: this one serves.
+            # For information only: failed neighbors do not make this replica unready.
             body["replicas"] = slots
         return JSONResponse(body, status_code=200 if is_ready else 503, headers=NO_STORE)
 

@@ -1,4 +1,4 @@
-"""MCP servers that files of a workspace name: what they would run, and whether their owner lets them."""
+"""MCP servers that files of a workspace define: their commands, and the owner's consent to run them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ from rookery.store.workspaces.mcp_consents import NamedServer
 
 
 class McpServerView(msgspec.Struct, frozen=True, kw_only=True):
-    """A server that a file of the workspace names. `hash` is that of its entry: the command, its arguments, the folder
-    that it runs in, and the names (never the values) of the variables that it gets.
+    r"""A server that a file of the workspace defines.
 
-    `state` is asked, agreed, denied or changed (somebody answered about another entry of this name). In all texts,
-    characters that could hide or reorder what is shown are written out, such as `\\u202e`. `error` says why a server
-    that may run does not; `tools` are the names of its tools while it runs.
+    `hash` is that of its entry: the command, its arguments, its working folder, and the names (never the values) of its
+    variables. `state` is asked, agreed, denied or changed (the answer was about another entry of this name). In all
+    texts,
+    characters that could hide or reorder what is shown are escaped, such as `\u202e`. `error` says why a server that
+    may
+    run does not run; `tools` are the names of its tools while it runs.
     """
 
     name: str
@@ -41,7 +43,7 @@ class McpServerView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class McpAnswerBody(Body):
-    """Whether the server may run, with this very entry, from now on."""
+    """Whether the server may run with exactly this entry from now on."""
 
     decision: McpDecision
 
@@ -51,7 +53,10 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.get("/workspaces/{workspace}/mcp-servers", "mcp_servers.list", returns=Items[McpServerView], errors=(404,))
     async def list_servers(caller: CallerDep, workspace: UUID) -> Response:
-        """The MCP servers that files of the workspace name. None runs before its owner has agreed to its entry."""
+        """List the MCP servers that files of the workspace define.
+
+        None runs before the owner has agreed to its entry.
+        """
         return answer(_views(await caller.store.mcp_servers.list(workspace)))
 
     @routes.put(
@@ -62,9 +67,9 @@ def router(parts: ApiServices) -> APIRouter:
         errors=(404,),
     )
     async def answer_server(caller: CallerDep, workspace: UUID, entry_hash: str) -> Response:
-        """Agree to an entry, or deny it. A running workspace starts or stops the server with it.
+        """Agree to an entry or deny it. A running workspace starts or stops the server accordingly.
 
-        404 when the entry is not the one that the file has now: look again.
+        404 when the file has another entry now: list the servers again.
         """
         body = await caller.read(McpAnswerBody, may=lambda: caller.store.workspaces.require_update(workspace))
         await caller.store.mcp_servers.answer(workspace, entry_hash, body.decision)
@@ -78,7 +83,7 @@ def router(parts: ApiServices) -> APIRouter:
         errors=(404,),
     )
     async def withdraw(caller: CallerDep, workspace: UUID, entry_hash: str) -> Response:
-        """Take an answer back. The server ends, and is asked about again."""
+        """Withdraw an answer. The server is stopped, and the question is open again."""
         await caller.store.mcp_servers.withdraw(workspace, entry_hash)
         await parts.workspaces.run_agreed_servers(workspace)
         return answer(_views(await caller.store.mcp_servers.list(workspace)))

@@ -1,4 +1,4 @@
-"""Messages: read, send and edit them; what was asked before; and what the client's tools answered."""
+"""Messages: read, send, edit and search them, list earlier prompts, and submit results of client-executed tools."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 from starlette.responses import Response
 
-from rookery.api import client_results, headers, message_bodies, model_choice, request_bodies
-from rookery.api import message_content as content
+from rookery.api import client_results, headers, message_bodies, message_content, model_choice, request_bodies
 from rookery.api.message_bodies import EditView, MessagesView, SendView
 from rookery.api.message_content import Content, ServerIds
 from rookery.api.request_bodies import Body, rule
@@ -33,7 +32,7 @@ MAX_RESULTS_BYTES = 4 * 1024 * 1024
 
 
 class SendBody(Body):
-    """A message. What is given besides its content is the chat's from then on."""
+    """A message. The other fields also become the chat's own from then on."""
 
     content: Content
     busy_behavior: BusyBehavior = BusyBehavior.QUEUE
@@ -52,7 +51,7 @@ class SendBody(Body):
 
 
 class EditBody(Body):
-    """What to say instead."""
+    """The new content of the message."""
 
     content: Content
     model_config_id: UUID | None = None
@@ -76,7 +75,7 @@ class _Result(msgspec.Struct):
 
 
 class _Results(msgspec.Struct):
-    """The outputs as they were written: numbers keep their digits."""
+    """The outputs as raw JSON, so that numbers keep their digits."""
 
     results: list[_Result]
 
@@ -95,9 +94,11 @@ def router(parts: ApiServices) -> APIRouter:
         around_id: int | None = None,
         limit: Annotated[int, Query(ge=1, le=200)] = 50,
     ) -> Response:
-        """Messages newest first; with `after_id` alone oldest first, so that a poller never skips one.
+        """List messages, newest first.
 
-        `around_id` gives a message with its neighbours.
+        With only `after_id` they are oldest first, so that a polling client never skips one.
+
+        `around_id` returns a message with its neighbors.
         """
         found = await caller.store.messages.list(
             ChatId(chat), limit=limit, before_id=before_id, after_id=after_id, around_id=around_id
@@ -112,7 +113,7 @@ def router(parts: ApiServices) -> APIRouter:
         takes=[headers.BREAK_GLASS],
     )
     async def get(caller: CallerDep, chat: UUID, message: int) -> Response:
-        """One message."""
+        """Return one message."""
         return answer(views.message(await caller.store.messages.get(ChatId(chat), MessageId(message))))
 
     @routes.post(
@@ -124,17 +125,18 @@ def router(parts: ApiServices) -> APIRouter:
         takes=[headers.CLIENT_ID],
     )
     async def send(caller: CallerDep, chat: UUID) -> Response:
-        """Send a message. While the chat is busy it waits in the queue, unless `busy_behavior` says otherwise:
-        `steer` is heard at the next step, `interrupt` stops the turn and runs next, before the rest of the queue.
+        """Send a message. While the chat is busy it waits in the queue, unless `busy_behavior` says otherwise.
 
-        A repeat with the same `client_id` (or header `Idempotency-Key`) is answered as the first was.
+        `steer` adds the message at the next step; `interrupt` stops the turn and runs the message next, before the rest
+        of the
+        queue. A repeated request with the same `client_id` (or header `Idempotency-Key`) gets the first response again.
         """
         may = caller.may(chat, Action.DRIVE)
         body = await caller.read(SendBody, may=may)
         client_id = body.client_id or caller.connection.headers.get(IDEMPOTENCY_KEY)
         try:
             async with model_choice.after(may):
-                said = await content.resolved(caller, body.content)
+                said = await message_content.resolved(caller, body.content)
                 chooser = await model_choice.chooser(parts, caller)
                 model = None if body.model_config_id is None else chooser.named(body.model_config_id)
             message = NewQueuedMessage(
@@ -153,7 +155,7 @@ def router(parts: ApiServices) -> APIRouter:
                 choose=chooser.for_message() if model is None else None,
             )
         except model_choice.REFUSALS:
-            # A repeat is answered as the first was: what has gone since, a model or a file, was there when it was sent.
+            # A repeat gets the first response again, even if a model or file that it names has been deleted since.
             if client_id is None or (before := await caller.store.turns.find_sent(ChatId(chat), client_id)) is None:
                 raise
             sent = before
@@ -163,11 +165,14 @@ def router(parts: ApiServices) -> APIRouter:
         "/chats/{chat}/messages/{message}", "messages.edit", returns=EditView, body=EditBody, errors=(404, 409)
     )
     async def edit(caller: CallerDep, chat: UUID, message: int) -> Response:
-        """Replace a message of the user. It and all after it go, and so does the queue; the new one runs."""
+        """Replace a user's message.
+
+        The message, all later ones and the queue are deleted; then the new message runs.
+        """
         may = caller.may(chat, Action.DRIVE)
         body = await caller.read(EditBody, may=may)
         async with model_choice.after(may):
-            said = await content.resolved(caller, body.content)
+            said = await message_content.resolved(caller, body.content)
             choose = (await model_choice.chooser(parts, caller)).for_edit(body.model_config_id)
         edited = await caller.store.turns.edit(
             ChatId(chat), MessageId(message), content=said, reasoning_effort=body.reasoning_effort, choose=choose
@@ -176,8 +181,11 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.post("/chats/{chat}/tool-results", "messages.submit_tool_results", body=ToolResultsBody, errors=(404, 409))
     async def submit_results(caller: CallerDep, chat: UUID) -> Response:
-        """Answer all calls that the chat waits for, at once. Results that are too long for the model are cut, and kept
-        whole in the chat's workspace if it has one that answers."""
+        """Submit the results of all calls that the chat waits for, in one request.
+
+        Results that are too long for the model are truncated, and stored in full in the chat's workspace if it is
+        reachable.
+        """
         may = caller.may(chat, Action.DRIVE)
         body = await caller.read(ToolResultsBody, may=may, limit=MAX_RESULTS_BYTES)
         outputs = msgspec.json.decode(request_bodies.kept(caller.connection), type=_Results).results
@@ -199,14 +207,14 @@ def router(parts: ApiServices) -> APIRouter:
     async def list_prompts(
         caller: CallerDep, chat: UUID, limit: Annotated[int, Query(ge=1, le=2000)] = 500
     ) -> Response:
-        """What the user asked in this chat, newest first."""
+        """List the user's messages in this chat, newest first."""
         return answer(Items(await caller.store.messages.prompts(ChatId(chat), limit=limit)))
 
     @routes.get("/prompts", "messages.list_own_prompts", returns=Items[Prompt])
     async def list_own_prompts(
         caller: CallerDep, q: str | None = None, limit: Annotated[int, Query(ge=1, le=2000)] = 500
     ) -> Response:
-        """What the caller asked in all chats of their own, newest first; with `q`, what matches it."""
+        """List the caller's messages in all of their own chats, newest first; with `q`, only those that match."""
         return answer(Items(await caller.store.messages.list_prompts(caller.user.id, query=q, limit=limit)))
 
     @routes.get(
@@ -219,7 +227,7 @@ def router(parts: ApiServices) -> APIRouter:
     async def search(
         caller: CallerDep, chat: UUID, q: str, limit: Annotated[int, Query(ge=1, le=200)] = 50
     ) -> Response:
-        """The messages of this chat in which the words of `q` stand, newest first."""
+        """Search the messages of this chat for the words of `q`, newest first."""
         return answer(Items(await caller.store.messages.search(ChatId(chat), q, limit=limit)))
 
     return routes.router

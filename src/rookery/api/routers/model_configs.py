@@ -1,4 +1,4 @@
-"""Model configs: which models of the providers there are here, with their limits, options and prices."""
+"""Model configs: the models available on this server, with their limits, options and prices."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from rookery.store.models.model_configs import (
     ModelConfigPatch,
 )
 
-# In dollars per million tokens. As text it keeps its digits; a number is taken too.
+# In dollars per million tokens. A string keeps its digits; a number is accepted, too.
 Price = Annotated[Decimal, Field(ge=0, lt=MAX_PRICE, max_digits=14, decimal_places=8)]
 
 
 class ModelConfigView(msgspec.Struct, frozen=True, kw_only=True):
-    """Prices are dollars per million tokens, as text; null where they are not set."""
+    """Prices are dollars per million tokens, as strings; null where they are not set."""
 
     id: UUID
     provider_id: UUID
@@ -60,11 +60,13 @@ class ModelConfigView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WindowView(msgspec.Struct, frozen=True, kw_only=True):
-    """How many tokens the model reads, as everybody says; null is "not known". The smallest one is `effective`.
+    """The size of the model's context window in tokens, by source; null is unknown. The smallest one is `effective`.
 
-    `catalogued` is what this version's table says, `reported` what the provider's own endpoint says, `learned` what
-    requests taught that were refused as too long: `learned_from` is `provider` for a number that the provider named,
-    `halving` for a guess. `differs` says that one of them is more than a tenth away from `context_limit`.
+    `catalogued` is from this version's table, `reported` from the provider's own endpoint, and `learned` from requests
+    that
+    were refused as too long: `learned_from` is `provider` for a number that the provider named, `halving` for an
+    estimate.
+    `differs` is true if one of them differs by more than a tenth from `context_limit`.
     """
 
     effective: int
@@ -78,7 +80,7 @@ class WindowView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelConfigCreate(Body):
-    """The first config is the default, whatever `is_default` says; a new default takes the place of the old one."""
+    """The first config becomes the default, whatever `is_default` says; a new default replaces the old one."""
 
     provider_id: UUID
     model: str = Field(min_length=1, max_length=200)
@@ -96,7 +98,10 @@ class ModelConfigCreate(Body):
 
 
 class ModelConfigChange(Body):
-    """Absent leaves, null clears a price. `options` are replaced whole; `***` in them stays what it was."""
+    """Absent fields keep their values; null clears a price.
+
+    `options` are replaced as a whole; `***` keeps a stored value.
+    """
 
     provider_id: UUID = Field(default_factory=lambda: UUID(int=0))
     model: str = Field(default_factory=str, min_length=1, max_length=200)
@@ -118,7 +123,7 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.get("/model-configs", "model_configs.list", returns=Items[ModelConfigView])
     async def list_configs(caller: CallerDep) -> Response:
-        """All of them, disabled ones too, by name."""
+        """List all model configs by name, including disabled ones."""
         return answer(Items(tuple([await _view(known) for known in await caller.store.models.list()])))
 
     @routes.post(
@@ -141,7 +146,7 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.get("/model-configs/{model_config}", "model_configs.get", returns=ModelConfigView, errors=(404,))
     async def get(caller: CallerDep, model_config: UUID) -> Response:
-        """One model config."""
+        """Return one model config."""
         return answer(await _view(await caller.store.models.get(model_config)))
 
     @routes.patch(
@@ -152,7 +157,7 @@ def router(parts: ApiServices) -> APIRouter:
         errors=(404, 412),
     )
     async def update(caller: CallerDep, model_config: UUID) -> Response:
-        """Change a model; provider and model id are checked again only when one of them changes."""
+        """Change a model. Provider and model id are checked again only when one of them changes."""
         body = await caller.read(ModelConfigChange, may=lambda: caller.store.models.require(model_config))
         given: dict[str, Any] = {name: getattr(body, name) for name in body.given}
         if "options" in given:
@@ -163,7 +168,7 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.delete("/model-configs/{model_config}", "model_configs.delete", errors=(404,))
     async def delete(caller: CallerDep, model_config: UUID) -> Response:
-        """Remove a model from pickers. Chats that used it go on with the default."""
+        """Remove a model from pickers. Chats that used it continue with the default."""
         await caller.store.models.delete(model_config)
         return nothing()
 
@@ -174,7 +179,7 @@ def router(parts: ApiServices) -> APIRouter:
         errors=(404,),
     )
     async def forget_window(caller: CallerDep, model_config: UUID) -> Response:
-        """Forget what refused requests taught about how much the model reads. The next refusal teaches it again."""
+        """Forget the window size learned from refused requests. The next refusal sets it again."""
         return answer(await _view(await caller.store.models.forget_window(model_config)))
 
     return routes.router
@@ -182,7 +187,7 @@ def router(parts: ApiServices) -> APIRouter:
 
 async def _view(known: KnownModel) -> ModelConfigView:
     config = known.config
-    # Beside the loop: the first look into the table loads it.
+    # In a thread: the first lookup loads the table.
     window = await asyncio.to_thread(_window, known)
     fields = {name: getattr(config, name) for name in ModelConfigView.__struct_fields__ if hasattr(config, name)}
     fields["options"] = masked_headers.shown(config.options)

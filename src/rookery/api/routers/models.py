@@ -1,4 +1,4 @@
-"""What pickers offer: the enabled models, and whether the caller can use them."""
+"""The models that pickers offer: the enabled ones, and whether the caller can use them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from rookery.store.authorized.settings import PublicModel
 
 
 class ModelView(msgspec.Struct, frozen=True):
-    """`reasoning_efforts` are those that can be chosen, from least to most.
+    """`reasoning_efforts` are the available ones, from least to most.
 
-    `compression_threshold`: at how many per cent of the context chats are summarised, unless the user has another.
+    `compression_threshold` is the percentage of the context at which chats are summarized, unless the user has set
+    another.
     """
 
     id: UUID
@@ -32,7 +33,7 @@ class ModelView(msgspec.Struct, frozen=True):
 
 
 class ModelsOfProvider(msgspec.Struct, frozen=True, kw_only=True):
-    """`unavailable_reason` is `missing_api_key` or `user_api_key_required`: the caller can add one of their own."""
+    """`unavailable_reason` is `missing_api_key` or `user_api_key_required`: the caller can add their own key."""
 
     id: UUID
     type: str
@@ -52,7 +53,7 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.get("/models", "models.list", returns=ModelsView)
     async def list_models(caller: CallerDep) -> Response:
-        """The models that are enabled, by provider and name, with what keeps the caller from using them."""
+        """List the enabled models by provider and name, with the reason if the caller cannot use them."""
         grouped: dict[UUID, list[PublicModel]] = {}
         for found in await caller.store.models.list_enabled():
             grouped.setdefault(found.provider.id, []).append(found)
@@ -63,7 +64,7 @@ def router(parts: ApiServices) -> APIRouter:
     async def _view(found: list[PublicModel], user_id: UUID) -> ModelsOfProvider:
         provider = found[0].provider
         if provider.id not in (await parts.directory.snapshot()).providers:
-            # Another replica has just made it, and its hint is still on the way.
+            # Another replica has just created it, and its notification has not arrived yet.
             parts.directory.invalidate()
         reason = await parts.directory.unavailable(provider.id, user_id=user_id)
         return ModelsOfProvider(

@@ -1,4 +1,4 @@
-"""The replicas of this deployment, and their housekeeping. For administrators and auditors."""
+"""The replicas of this installation and their housekeeping jobs. For administrators and auditors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rookery.store.db.replicas import ReplicaState
 
 
 class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
-    """`owned_chats` are at work there. `streams` is null for others than the replica that answers."""
+    """`owned_chats` is the number of chats that run there. `streams` is known only for the replica that answers."""
 
     id: UUID
     hostname: str
@@ -35,7 +35,7 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobRunView(msgspec.Struct, frozen=True, kw_only=True):
-    """`removed` rows are gone; `skipped` ones should be, and could not. `error` is null unless the run failed."""
+    """`removed` rows were deleted; `skipped` rows could not be deleted. `error` is null unless the run failed."""
 
     replica_id: UUID
     started_at: datetime
@@ -47,7 +47,7 @@ class JobRunView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
-    """A job of housekeeping and its last runs on any replica, the newest first."""
+    """A housekeeping job and its last runs on any replica, newest first."""
 
     name: str
     runs: tuple[JobRunView, ...]
@@ -58,7 +58,7 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.get("/replicas", "operations.replicas", returns=Items[ReplicaView])
     async def replicas(caller: CallerDep) -> Response:
-        """Every replica that the database knows, oldest first."""
+        """List all replicas in the database, oldest first."""
         found = await caller.store.reports.replicas()
         owned = await caller.store.reports.owned_chats()
         shown = tuple(
@@ -82,7 +82,7 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.get("/jobs", "operations.jobs", returns=Items[JobView])
     async def jobs(caller: CallerDep) -> Response:
-        """Every job of housekeeping that has run, by name, with its last 20 runs."""
+        """List all housekeeping jobs that have run, by name, with their last 20 runs."""
         found = await caller.store.reports.job_runs()
         by_job = groupby(found, key=lambda run: run.job)
         return answer(Items(tuple(JobView(name=name, runs=tuple(map(_run, runs))) for name, runs in by_job)))

@@ -1,4 +1,4 @@
-"""What users set for themselves."""
+"""The preferences of a user."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rookery.domain.chat.approvals import Rule
 from rookery.domain.chat.messages import Effort
 from rookery.store.people.preferences import PersonalOverride, Preferences, PreferencesPatch
 
-MAX_PROMPT_CHARS = 256 * 1024  # before it is cleaned; what is left has its own limit
+MAX_PROMPT_CHARS = 256 * 1024  # before cleaning; the cleaned text has its own limit
 
 
 class OverridesView(msgspec.Struct, frozen=True):
@@ -28,9 +28,9 @@ class OverridesView(msgspec.Struct, frozen=True):
 
 
 class PreferencesView(msgspec.Struct, frozen=True, kw_only=True):
-    """`model_overrides` count only while `overrides_allowed`; `display` is the web application's own.
+    """`model_overrides` apply only while `overrides_allowed`; `display` belongs to the web application.
 
-    `context_auto_refresh`: turns begin with what the workspace tells now, without being asked to.
+    `context_auto_refresh`: each turn starts with the current context of the workspace, without a request to refresh it.
     """
 
     custom_prompt: str
@@ -43,7 +43,7 @@ class PreferencesView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _absent() -> None:
-    """For members of a change that is merged: those that were not sent are never looked at."""
+    """Default of fields that are merged: a field that was not sent is never read."""
     return None
 
 
@@ -58,7 +58,7 @@ class OverridesChange(Body):
 
 
 class PreferencesChange(Body):
-    """Absent leaves, null clears. `display` is merged (RFC 7396): null in it removes a member; 16 KiB in all."""
+    """Absent fields keep their values; null clears one. `display` is merged (RFC 7396), with at most 16 KiB in all."""
 
     custom_prompt: str | None = Field(None, max_length=MAX_PROMPT_CHARS)
     context_auto_refresh: bool | None = None
@@ -73,12 +73,12 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.get("/me/settings", "preferences.get", returns=PreferencesView)
     async def get(caller: CallerDep) -> Response:
-        """The caller's own preferences."""
+        """Return the caller's preferences."""
         return await _answer(caller, await caller.store.preferences.get(caller.user.id))
 
     @routes.patch("/me/settings", "preferences.update", body=PreferencesChange, returns=PreferencesView)
     async def update(caller: CallerDep) -> Response:
-        """Change some, all or nothing. 403 `disabled` for models of one's own where they are not allowed."""
+        """Change the given preferences, all or none. 403 `disabled` for model overrides where they are not allowed."""
         body = await caller.read(PreferencesChange, may=lambda: caller.store.preferences.require(caller.user.id))
         given: dict[str, Any] = {name: getattr(body, name) for name in body.given}
         if isinstance(body.model_overrides, OverridesChange):

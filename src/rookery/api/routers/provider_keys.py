@@ -1,4 +1,4 @@
-"""Keys of one's own for providers that take them. They go in, are used for one's own chats, and never come out."""
+"""Users' own keys for providers that accept them. They are write-only, and used for the user's own chats."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rookery.api.request_bodies import Body
 from rookery.api.request_context import CallerDep
 from rookery.api.routes import Items, Routes, answer, nothing
 from rookery.api.services import ApiServices
-from rookery.runtime.secret_str import SecretStr as Key
+from rookery.runtime.secret_str import SecretStr as StoredKey
 from rookery.store.models.providers import MAX_KEY_BYTES
 from rookery.store.models.user_keys import KeyStatus
 
@@ -27,7 +27,7 @@ class ProviderOfKey(msgspec.Struct, frozen=True):
 
 
 class ProviderKeyView(msgspec.Struct, frozen=True):
-    """Whether there is a key of one's own, and one of the deployment."""
+    """Whether the user has a key, and whether the installation has one."""
 
     provider: ProviderOfKey
     has_user_key: bool
@@ -44,20 +44,23 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.get("/me/provider-keys", "provider_keys.list", returns=Items[ProviderKeyView])
     async def list_keys(caller: CallerDep) -> Response:
-        """The enabled providers, and those the caller has a key for."""
+        """List the enabled providers, and those that the caller has a key for."""
         return answer(Items(tuple(map(_view, await caller.store.provider_keys.list(caller.user.id)))))
 
     @routes.put("/me/provider-keys/{provider}", "provider_keys.put", body=ProviderKeyPut, errors=(404, 412))
     async def put(caller: CallerDep, provider: UUID) -> Response:
-        """Save or replace one's key. 403 where users bring none, 412 while the provider is disabled."""
+        """Save or replace your key for a provider.
+
+        403 where user keys are not allowed, 412 while the provider is disabled.
+        """
         body = await caller.read(ProviderKeyPut, may=lambda: caller.store.provider_keys.require(caller.user.id))
-        key = Key(body.api_key.get_secret_value())
+        key = StoredKey(body.api_key.get_secret_value())
         await caller.store.provider_keys.put(caller.user.id, provider, api_key=key)
         return nothing()
 
     @routes.delete("/me/provider-keys/{provider}", "provider_keys.delete", errors=(404,))
     async def delete(caller: CallerDep, provider: UUID) -> Response:
-        """Remove one's key, whatever became of the provider."""
+        """Delete your key for a provider, even if the provider is disabled or deleted."""
         await caller.store.provider_keys.delete(caller.user.id, provider)
         return nothing()
 

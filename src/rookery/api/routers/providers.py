@@ -1,6 +1,6 @@
-"""Model providers: who is asked for models, at which address, with which key. For administrators; auditors read.
+"""Model providers: their type, address and key. Administrators change them; auditors read them.
 
-Keys go in and never come out: an answer says whether there is one.
+Keys are write-only: a response says only whether there is one.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from rookery.api.routes import Items, Routes, answer, nothing
 from rookery.api.services import ApiServices
 from rookery.domain.models.options import ProviderType
 from rookery.models import probe
-from rookery.runtime.secret_str import SecretStr as Key
+from rookery.runtime.secret_str import SecretStr as StoredKey
 from rookery.store.models.providers import MAX_KEY_BYTES, Provider, ProviderDraft, ProviderPatch
 
 
 class ProviderView(msgspec.Struct, frozen=True, kw_only=True):
-    """`source` is `db`, or `env` for one that the server's environment brings, which is read-only."""
+    """`source` is `db`, or `env` for a provider from the server's environment, which is read-only."""
 
     id: UUID
     type: str
@@ -48,7 +48,7 @@ class ProviderView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProviderCreate(Body):
-    """`allow_central_fallback` is on where both kinds of keys are allowed, unless said otherwise."""
+    """`allow_central_fallback` defaults to true where both kinds of keys are allowed."""
 
     type: ProviderType
     name: str = Field(min_length=1, max_length=64, pattern="^[a-z0-9]+(-[a-z0-9]+)*$")
@@ -65,7 +65,10 @@ class ProviderCreate(Body):
 
 
 class ProviderChange(Body):
-    """Absent leaves; `api_key` null removes the key. `options` are replaced whole; `***` in them stays what it was."""
+    """Absent fields keep their values; `api_key` null removes the key.
+
+    `options` are replaced as a whole; `***` keeps a stored value.
+    """
 
     name: str = Field(default_factory=str, min_length=1, max_length=64, pattern="^[a-z0-9]+(-[a-z0-9]+)*$")
     display_name: str = Field(default_factory=str, max_length=200)
@@ -86,7 +89,7 @@ class ProbeError(msgspec.Struct, frozen=True):
 
 
 class ProbeView(msgspec.Struct, frozen=True):
-    """Whether the provider answered, and how long that took."""
+    """Whether the provider answered, and how long it took."""
 
     ok: bool
     latency_ms: int
@@ -102,7 +105,7 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.get("/model-providers", "providers.list", returns=Items[ProviderView])
     async def list_providers(caller: CallerDep) -> Response:
-        """All providers, by name."""
+        """List all providers by name."""
         found = await caller.store.providers.list()
         return answer(Items(tuple([await _view(provider) for provider in found])))
 
@@ -116,7 +119,7 @@ def router(parts: ApiServices) -> APIRouter:
         gives=[headers.LOCATION],
     )
     async def create(caller: CallerDep) -> Response:
-        """Add a provider. 412 when there is a key and nothing to seal it with."""
+        """Add a provider. 412 when a key is given but the server has no encryption key."""
         body = await caller.read(ProviderCreate, may=caller.store.providers.require)
         await caller.store.providers.require()
         given = _given(body)
@@ -126,7 +129,7 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.get("/model-providers/{provider}", "providers.get", returns=ProviderView, errors=(404,))
     async def get(caller: CallerDep, provider: UUID) -> Response:
-        """One provider."""
+        """Return one provider."""
         return answer(await _view(await caller.store.providers.get(provider)))
 
     @routes.patch(
@@ -137,7 +140,7 @@ def router(parts: ApiServices) -> APIRouter:
         errors=(404, 409, 412),
     )
     async def update(caller: CallerDep, provider: UUID) -> Response:
-        """Change a provider; the next step of every chat goes by it."""
+        """Change a provider. The next step of every chat uses the change."""
         body = await caller.read(ProviderChange, may=lambda: caller.store.providers.require(provider))
         given = _given(body)
         if "options" in given:
@@ -148,13 +151,16 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.delete("/model-providers/{provider}", "providers.delete", errors=(404, 409))
     async def delete(caller: CallerDep, provider: UUID) -> Response:
-        """Hide a provider and its models, and forget every key for it. Chats keep what was said."""
+        """Delete a provider with its models and all keys for it. Chats keep their messages."""
         await caller.store.providers.delete(provider)
         return nothing()
 
     @routes.post("/model-providers/{provider}/test", "providers.test", returns=ProbeView, errors=(404,))
     async def test(caller: CallerDep, provider: UUID) -> Response:
-        """Ask one of the provider's models for a word, within 30 seconds. It costs what such a call costs."""
+        """Test a provider with a short call to one of its models, within 30 seconds.
+
+        The provider charges for this call.
+        """
         await _present(caller, provider)
         tried = await probe.try_provider(
             provider,
@@ -174,7 +180,7 @@ def router(parts: ApiServices) -> APIRouter:
         errors=(404, 502),
     )
     async def upstream(caller: CallerDep, provider: UUID) -> Response:
-        """The ids of models that the provider itself lists."""
+        """List the ids of the models that the provider offers."""
         await _present(caller, provider)
         try:
             found = await probe.upstream_models(provider, directory=parts.directory, connector=parts.connector)
@@ -185,7 +191,7 @@ def router(parts: ApiServices) -> APIRouter:
     async def _present(caller: Caller, provider_id: UUID) -> None:
         await caller.store.providers.require(provider_id)
         if provider_id not in (await parts.directory.snapshot()).providers:
-            # Another replica has just made it, and its hint is still on the way.
+            # Another replica has just created it, and its notification has not arrived yet.
             parts.directory.invalidate()
 
     async def _view(provider: Provider) -> ProviderView:
@@ -215,8 +221,8 @@ def router(parts: ApiServices) -> APIRouter:
 
 
 def _given(body: ProviderCreate | ProviderChange) -> dict[str, Any]:
-    """What was sent, with the key in the form that nothing prints."""
+    """Return the fields that were sent, with the key in a type that is never printed."""
     given: dict[str, Any] = {name: getattr(body, name) for name in body.given}
     if isinstance(body.api_key, SecretStr):
-        given["api_key"] = Key(body.api_key.get_secret_value())
+        given["api_key"] = StoredKey(body.api_key.get_secret_value())
     return given

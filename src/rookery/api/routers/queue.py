@@ -1,4 +1,4 @@
-"""The queue of a chat: messages that wait for its turn to end."""
+"""The queue of a chat: messages that wait for the running turn to end."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from msgspec import UNSET
 from pydantic import Field
 from starlette.responses import Response
 
-from rookery.api import headers, message_bodies, model_choice
-from rookery.api import message_content as content
+from rookery.api import headers, message_bodies, message_content, model_choice
 from rookery.api.message_bodies import PromoteView, QueueView
 from rookery.api.message_content import Content
 from rookery.api.request_bodies import Body
@@ -24,13 +23,13 @@ from rookery.stream.views import QueuedMessageView
 
 
 class MoveBody(Body):
-    """Before which one; null is the end."""
+    """The queued message to move this one before; null moves it to the end."""
 
     before: int | None
 
 
 class QueuedPatchBody(Body):
-    """What to change; what is absent stays as it is. Without an effort (null) the model's own counts."""
+    """The fields to change; absent fields keep their values. An effort of null means the model's default."""
 
     content: Content = Field(default_factory=list)
     model_config_id: UUID = UUID(int=0)
@@ -42,18 +41,18 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.get("/chats/{chat}/queue", "queue.list", returns=QueueView, errors=(404,), takes=[headers.BREAK_GLASS])
     async def list_queue(caller: CallerDep, chat: UUID) -> Response:
-        """The messages that wait, in their order."""
+        """List the queued messages in order."""
         return answer(message_bodies.queue(await caller.store.messages.list_queue(ChatId(chat))))
 
     @routes.delete("/chats/{chat}/queue/{queued}", "queue.delete", errors=(404, 409))
     async def delete(caller: CallerDep, chat: UUID, queued: int) -> Response:
-        """Take one out."""
+        """Delete a queued message."""
         await caller.store.turns.delete_queued(ChatId(chat), QueuedMessageId(queued))
         return nothing()
 
     @routes.delete("/chats/{chat}/queue", "queue.clear", errors=(404, 409))
     async def clear(caller: CallerDep, chat: UUID) -> Response:
-        """Take all out."""
+        """Delete all queued messages."""
         await caller.store.turns.clear_queue(ChatId(chat))
         return nothing()
 
@@ -61,7 +60,7 @@ def router(parts: ApiServices) -> APIRouter:
         "/chats/{chat}/queue/{queued}/promote", "queue.promote", returns=PromoteView, status=202, errors=(404, 409)
     )
     async def promote(caller: CallerDep, chat: UUID, queued: int) -> Response:
-        """Let it be the next: at once where nothing runs, else by interrupting what does."""
+        """Run a queued message next: immediately if the chat is idle, else by interrupting the running turn."""
         async with model_choice.after(caller.may(chat, Action.DRIVE)):
             await model_choice.check_spend(parts, caller, ChatId(chat))
         promoted = await caller.store.turns.promote_queued(ChatId(chat), QueuedMessageId(queued))
@@ -69,7 +68,7 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.post("/chats/{chat}/queue/{queued}/move", "queue.move", returns=QueueView, body=MoveBody, errors=(404, 409))
     async def move(caller: CallerDep, chat: UUID, queued: int) -> Response:
-        """Put it before another, or at the end."""
+        """Move a queued message before another one, or to the end."""
         body = await caller.read(MoveBody, may=caller.may(chat, Action.DRIVE))
         before = None if body.before is None else QueuedMessageId(body.before)
         return answer(
@@ -86,11 +85,11 @@ def router(parts: ApiServices) -> APIRouter:
         errors=(404, 409),
     )
     async def edit(caller: CallerDep, chat: UUID, queued: int) -> Response:
-        """Change what it says, or who is to answer it. One that was sent meanwhile is not there any more."""
+        """Change the content, model or effort of a queued message. 404 if it was sent meanwhile."""
         may = caller.may(chat, Action.DRIVE)
         body = await caller.read(QueuedPatchBody, may=may)
         async with model_choice.after(may):
-            said = await content.resolved(caller, body.content) if "content" in body.given else None
+            said = await message_content.resolved(caller, body.content) if "content" in body.given else None
             model = body.model_config_id if "model_config_id" in body.given else None
             if model is not None:
                 (await model_choice.chooser(parts, caller)).check(model)

@@ -1,4 +1,4 @@
-"""About the server itself: its version, and the description of this API."""
+"""The server's version and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ STREAM_PROTOCOL = 1
 
 
 class VersionView(msgspec.Struct, frozen=True):
-    """`build` names the web application that is served, null without one; `features` are the chapters of this API.
+    """`build` is the name of the web application's build, null without one; `features` are the tags of this API.
 
-    A client that finds a chapter missing hides what needs it: the server is older, or was built without it.
+    A client hides what needs a missing tag: the server is older, or was built without it.
     """
 
     version: str
@@ -43,7 +43,7 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.get("/version", "server.version", returns=VersionView)
     async def version(caller: CallerDep, request: Request) -> Response:
-        """Which version this is, which protocols it speaks, and what it can do."""
+        """Return the server's version, its protocols and its features."""
         nonlocal features
         if features is None:
             features = openapi.chapters(request.app)
@@ -61,10 +61,10 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.get("/openapi.json", "server.openapi", returns=dict)
     async def describe(caller: CallerDep, request: Request) -> Response:
-        """This document."""
+        """Return this document."""
         nonlocal document
         if document is None:
-            # Beside the loop: it takes a quarter of a second, once, and streams are not to wait for it.
+            # In a thread: it takes a quarter of a second, once, and would delay streams.
             document = await asyncio.to_thread(openapi.document, request.app)
         return answer(document)
 

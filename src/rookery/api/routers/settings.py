@@ -1,6 +1,6 @@
-"""Runtime settings, in groups. Each group has its own pair of operations, made from what `setting_groups` knows.
+"""Runtime settings, in groups. Each group has its own pair of operations, made from `setting_groups`.
 
-Administrators change them, auditors read them, and members see the keys that are public.
+Administrators change them, auditors read them, and members see the public keys.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ IfMatch = Annotated[
 
 
 class OverrideView(msgspec.Struct, frozen=True):
-    """`usable` is false for a model that was disabled or deleted since."""
+    """`usable` is false for a model that has been disabled or deleted."""
 
     model_config_id: UUID
     reasoning_effort: Effort | None
@@ -51,7 +51,10 @@ class OverrideBody(Body):
 
 
 class GroupView(msgspec.Struct, Generic[T], frozen=True):
-    """A group with its defaults. `pinned` are keys that the server's environment decides; they cannot be changed."""
+    """A group with its defaults.
+
+    `pinned` are keys that the operator has set in the server's environment; they cannot be changed.
+    """
 
     values: T
     pinned: tuple[str, ...]
@@ -59,7 +62,7 @@ class GroupView(msgspec.Struct, Generic[T], frozen=True):
 
 
 def _body_type(kind: Any) -> Any:
-    """The type of a key as pydantic has it, with the same range."""
+    """Return the type of a key for pydantic, with the same range."""
     if get_origin(kind) is Annotated:
         plain, meta = get_args(kind)
         if Rule in get_args(plain):
@@ -73,10 +76,12 @@ def _view_type(kind: Any) -> Any:
 
 
 def _body_of(group: Group) -> type[Body]:
-    # Without a default in the document: what is absent stays as it is.
+    # The document shows no defaults: absent keys keep their values.
     fields: Any = {key: (_body_type(kind), Field(default_factory=_absent)) for key, kind in group.types().items()}
     name = f"{group.kind.__name__}Change"
-    return pydantic.create_model(name, __base__=Body, __doc__="Any of the keys; absent ones stay.", **fields)
+    return pydantic.create_model(
+        name, __base__=Body, __doc__=("Any of the keys; absent keys keep their values."), **fields
+    )
 
 
 def _absent() -> None:
@@ -107,7 +112,10 @@ class SettingsView(msgspec.Struct, frozen=True):
 
 
 class AffectedView(msgspec.Struct, frozen=True):
-    """How many chats would be archived, and how many archived ones removed. 1,000 archived may stand for more."""
+    """The number of chats that would be archived, and of archived chats that would be deleted.
+
+    1,000 archived may stand for more.
+    """
 
     auto_archive: int
     retention: int
@@ -121,14 +129,14 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.get("/settings", "settings.list", returns=SettingsView)
     async def list_groups(caller: CallerDep) -> Response:
-        """Every group, with all keys for administrators and auditors, and with the public ones for members."""
+        """List all groups: with all keys for administrators and auditors, with the public keys for members."""
         snapshot = await parts.directory.snapshot()
         found = await _read(caller)
         return answer({"groups": {name: _view(name, state, snapshot) for name, state in found.items()}})
 
     @routes.get("/settings/chats/affected", "settings.affected", returns=AffectedView)
     async def affected(caller: CallerDep, auto_archive_days: Days = 0, retention_days: Days = 0) -> Response:
-        """How many chats these days would reach now, before anybody saves them."""
+        """Count the chats that these periods would affect now, before they are saved."""
         found = await caller.store.settings.count_due(
             auto_archive_days=auto_archive_days, retention_days=retention_days, now=parts.clock.now()
         )
@@ -146,7 +154,7 @@ def _add(routes: Routes, group: Group, parts: ApiServices) -> None:
     async def get(caller: CallerDep) -> Response:
         found = await _read(caller)
         if name not in found:
-            found = await caller.store.settings.list()  # says what is missing: the scope, or the role
+            found = await caller.store.settings.list()  # raises with the reason: a missing scope or role
         return answer(_view(name, found[name], await parts.directory.snapshot()))
 
     async def put(caller: CallerDep, if_match: IfMatch = None) -> Response:
@@ -158,9 +166,9 @@ def _add(routes: Routes, group: Group, parts: ApiServices) -> None:
         written = await caller.store.settings.write(name, _change(body), seen=seen)
         return answer(_view(name, written, await parts.directory.snapshot()))
 
-    get.__doc__ = f"The settings of the group `{name}`."
+    get.__doc__ = f"Return the settings of the group `{name}`."
     put.__doc__ = (
-        f"Change settings of the group `{name}`. 409 for a key that the environment pins: then none is changed."
+        f"Change settings of the group `{name}`. 409, without any change, for a key that the server's environment sets."
     )
     routes.get(path, f"settings.get_{name}", returns=VIEWS[name])(get)
     routes.put(path, f"settings.put_{name}", body=body_type, returns=VIEWS[name], errors=(409, 412))(put)

@@ -1,4 +1,4 @@
-"""The first run: whether the server has an administrator yet, and making the first one."""
+"""The first run: whether the server has an administrator, and the creation of the first one."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rookery.api import login_limits, request_bodies
+from rookery.api import logins, request_bodies
 from rookery.api.account_fields import Email, Name, NewPassword, Username
 from rookery.api.errors import ApiError
-from rookery.api.login_limits import LoginView
+from rookery.api.logins import LoginView
 from rookery.api.request_bodies import Body
 from rookery.api.routes import Routes, answer
 from rookery.api.services import ApiServices
@@ -24,7 +24,7 @@ class SetupStatus(msgspec.Struct, frozen=True):
 
 
 class SetupBody(Body):
-    """`token` is what the server printed at its first start, the part of the address behind the #."""
+    """`token` is the part after the # of the address that the server printed at its first start."""
 
     token: str = Field(max_length=512)
     email: Email
@@ -43,7 +43,10 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.get("/setup", "setup.get", returns=SetupStatus, is_public=True)
     async def status() -> Response:
-        """Whether the server waits for its first administrator. While it does, nothing else is served."""
+        """Return whether the server still needs its first administrator.
+
+        Until it has one, all other requests are refused.
+        """
         nonlocal is_done
         if not is_done:
             async with parts.pool.acquire() as conn:
@@ -54,8 +57,8 @@ def router(parts: ApiServices) -> APIRouter:
         "/setup", "setup.complete", returns=LoginView, status=201, body=SetupBody, errors=(403, 410), is_public=True
     )
     async def complete(request: Request) -> Response:
-        """Make the first administrator and log them in; once."""
-        data = await login_limits.read_bytes(request, parts)
+        """Create the first administrator and log them in. Works only once."""
+        data = await logins.read_bytes(request, parts)
         try:
             body = request_bodies.parse(SetupBody, data)
         except ApiError:
@@ -68,14 +71,16 @@ def router(parts: ApiServices) -> APIRouter:
             draft=UserDraft(email=body.email, username=body.username, name=body.name),
             password=body.password,
             clock=parts.clock,
-            request=login_limits.info(request),
+            request=logins.info(request),
         )
-        # It would be removed at the next start as well; a secret that is spent need not lie about until then.
+        # The next start would remove the file as well, but a used secret should not stay on disk until then.
         first_admin.forget_file(parts.data_dir)
-        return login_limits.welcome(request, parts, done.user, session=done.session, status=201)
+        return logins.welcome(request, parts, done.user, session=done.session, status=201)
 
     async def _require_token(data: bytes) -> None:
-        """Somebody with a wrong token, or too late, is told that and nothing about the rest."""
+        """Check the token before the rest of the body: a caller with a wrong token learns nothing about the other
+        fields.
+        """
         try:
             token = msgspec.json.decode(data, type=_Token).token
         except (msgspec.MsgspecError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""Who may read a chat besides its owner, and who did without being asked."""
+"""The readers of a chat besides its owner, and the log of administrators' accesses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rookery.store.people.users import PublicUser
 
 
 class ShareView(msgspec.Struct, frozen=True):
-    """An entry; `user` may also be the word for all who have an account."""
+    """An entry; `user` may also be the keyword for all users."""
 
     user: PublicUser | Literal["everyone"]
     role: str
@@ -34,7 +34,7 @@ class ShareView(msgspec.Struct, frozen=True):
 
 
 class SharesBody(Body):
-    """Who gets (`read`) or loses (null) the right to read; who is not named stays as they are."""
+    """Users who get (`read`) or lose (null) the right to read. Users who are not named keep theirs."""
 
     users: dict[UUID, Literal["read"] | None] = Field(default_factory=dict)
     everyone: Literal["read"] | None = None
@@ -45,13 +45,13 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.get("/chats/{chat}/acl", "shares.list", returns=Items[ShareView], errors=(404,))
     async def list_shares(caller: CallerDep, chat: UUID) -> Response:
-        """Who may read the chat."""
+        """List the readers of the chat."""
         found = await caller.store.chats.list_shares(ChatId(chat))
         return answer(Items(tuple(map(_view, found))))
 
     @routes.patch("/chats/{chat}/acl", "shares.update", body=SharesBody, errors=(404,))
     async def patch(caller: CallerDep, chat: UUID) -> Response:
-        """Add and remove readers. Who lost the right loses open streams."""
+        """Add and remove readers. The open streams of removed readers end."""
         body = await caller.read(SharesBody, may=caller.may(chat, Action.SHARE))
         everyone = body.everyone if "everyone" in body.given else UNSET
         await caller.store.chats.patch_shares(ChatId(chat), SharePatch(users=body.users, everyone=everyone))
@@ -59,7 +59,7 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.delete("/chats/{chat}/acl/me", "shares.leave", errors=(404,))
     async def leave(caller: CallerDep, chat: UUID) -> Response:
-        """Give up one's own right to read the chat."""
+        """Give up your own right to read the chat."""
         await caller.store.chats.leave(ChatId(chat))
         return nothing()
 
@@ -70,9 +70,9 @@ def router(parts: ApiServices) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 50,
         cursor: Annotated[str | None, Query(max_length=200)] = None,
     ) -> Response:
-        """When administrators read this chat or its children by stating a reason, or reset its owner's password.
+        """List when administrators read this chat or its children by stating a reason, or reset its owner's password.
 
-        For the owner; the newest first.
+        For the owner; newest first.
         """
         return answer(await caller.store.chats.list_accesses(ChatId(chat), limit=limit, cursor=cursor))
 

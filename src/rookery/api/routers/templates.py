@@ -1,4 +1,4 @@
-"""Workspace templates: what people may make workspaces of, and how administrators bring them in."""
+"""Workspace templates: users list them, administrators push and manage them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ARCHIVE_SECONDS = 120.0
 
 
 class ParameterView(msgspec.Struct, frozen=True, kw_only=True):
-    """What a workspace of the template can be told. `ephemeral` ones are given anew at every start."""
+    """A parameter of a template's workspaces. `ephemeral` parameters are given again at every start."""
 
     name: str
     type: str
@@ -58,11 +58,15 @@ class PresetView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TemplateView(msgspec.Struct, frozen=True, kw_only=True):
-    """A template. `revision` and `readme` only when one is read; who may use it only for administrators.
+    """A template.
 
-    `network` is what it asks for (none, hosts, public, host); `granted_network` is what its workspaces get, which is
-    less where the server's settings allow no more. `hosts` are what they reach with `hosts`. `unavailable` says why its
-    workspaces cannot be started on this server, and what to do about it; null when they can.
+    `revision` and `readme` are present only when one template is read; its access lists only for administrators.
+
+    `network` is the requested network (none, hosts, public, host); `granted_network` is what its workspaces get, which
+    is
+    less where the server's settings do not allow it. `hosts` are the reachable hosts with `hosts`. `unavailable` says
+    why
+    workspaces of it cannot be started on this server, and what to do about it; null when they can.
     """
 
     name: str
@@ -88,7 +92,7 @@ class TemplateView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TemplatePatchBody(Body):
-    """What to change; what is absent stays. Empty lists allow everybody."""
+    """The fields to change; absent fields keep their values. Empty lists allow all users."""
 
     enabled: bool = True
     deprecated: bool = False
@@ -98,7 +102,7 @@ class TemplatePatchBody(Body):
 
 
 async def _template(template: str) -> str:
-    """A name as an address holds it; one that the database cannot be asked for is none."""
+    """Return the name from the address. A name that the database cannot store gets 404."""
     check_storable("template", template)
     return template
 
@@ -116,14 +120,14 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.get("/templates", "templates.list", returns=Items[TemplateView])
     async def list_templates(caller: CallerDep) -> Response:
-        """Templates that the caller may make workspaces of, by name; administrators and auditors see all."""
+        """List the templates that the caller may use, by name. Administrators and auditors see all."""
         found = await (caller.store.templates.list_all() if _is_staff(caller) else caller.store.templates.list())
         problems = await parts.workspaces.availability.problems()
         return answer(Items(tuple(view(caller, each, problems) for each in found)))
 
     @routes.get("/templates/{template}", "templates.get", returns=TemplateView, errors=(404,))
     async def get(caller: CallerDep, template: TemplateName) -> Response:
-        """One template with its README."""
+        """Return one template with its README."""
         return answer(await single(caller, await caller.store.templates.get(template)))
 
     @routes.put(
@@ -134,9 +138,11 @@ def router(parts: ApiServices) -> APIRouter:
         errors=(408, 413),
     )
     async def push(caller: CallerDep, template: TemplateName) -> Response:
-        """Push a template: a tar archive of its folder, gzipped or not, as the body. All problems come together.
+        """Push a template: a tar archive of its folder, gzipped or not, as the body.
 
-        Running workspaces stay as they are; their next start uses the new revision unless the template says otherwise.
+        All problems are reported together.
+
+        Running workspaces do not change; their next start uses the new revision unless the template says otherwise.
         """
         await caller.store.templates.require()
         seconds = max(ARCHIVE_SECONDS, caller.read_seconds)
@@ -148,7 +154,7 @@ def router(parts: ApiServices) -> APIRouter:
         "/templates/{template}", "templates.update", returns=TemplateView, body=TemplatePatchBody, errors=(404,)
     )
     async def update(caller: CallerDep, template: TemplateName) -> Response:
-        """Decide who may use a template, and whether."""
+        """Set who may use a template, and whether it is enabled."""
         body = await caller.read(TemplatePatchBody, may=lambda: caller.store.templates.require(template))
         given = {name: getattr(body, name) for name in body.given}
         lists = {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
@@ -157,7 +163,7 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.delete("/templates/{template}", "templates.delete", errors=(404, 409))
     async def delete(caller: CallerDep, template: TemplateName) -> Response:
-        """Remove a template that no workspace is made of."""
+        """Delete a template that no workspace uses."""
         await caller.store.templates.delete(template)
         return nothing()
 
@@ -168,7 +174,9 @@ def _packed(data: bytes, name: str, shared: Sequence[str]) -> templates.Packed:
     try:
         packed = templates.pack(templates.read_archive(data))
         if packed.manifest.name != name:
-            raise TemplateInvalid([Problem("name", f"The manifest says {packed.manifest.name}, the address {name}.")])
+            raise TemplateInvalid(
+                [Problem("name", (f"The manifest has the name {packed.manifest.name}, the address {name}."))]
+            )
         shared_folders.check_template(packed.manifest, shared)
     except TemplateInvalid as error:
         raise BadFields([FieldError(each.field, each.detail) for each in error.problems]) from None

@@ -1,4 +1,4 @@
-"""Titles that a person asks a model for: to look at, or to have."""
+"""Titles that a user requests from a model: as a proposal, or to set."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from rookery.api.request_context import Caller, CallerDep
 from rookery.api.routes import Routes, answer
 from rookery.api.services import ApiServices
 from rookery.domain.access.rights import Action
-from rookery.domain.chat import parts as content
 from rookery.domain.chat import titles
 from rookery.domain.chat.messages import ChatId, Role
-from rookery.domain.chat.parts import ContentError
+from rookery.domain.chat.parts import ContentError, plain_text
 from rookery.domain.chat.prompt import PromptRow
 from rookery.llm.errors import CallFailed, NoObject
 from rookery.runtime.clock import DeadlineExceeded
@@ -36,7 +35,7 @@ _PEOPLE = {Role.USER: "User", Role.ASSISTANT: "Assistant"}
 
 
 class TitleView(msgspec.Struct, frozen=True):
-    """Empty when there is nothing in the chat to name it by."""
+    """The title is empty if the chat has no text to make one from."""
 
     title: str
 
@@ -46,15 +45,15 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.post("/chats/{chat}/title/propose", "titles.propose", returns=TitleView, errors=(404, 409, 502, 504))
     async def propose(caller: CallerDep, chat: UUID) -> Response:
-        """A title from what was said so far. Nothing is stored."""
+        """Propose a title from the messages so far. Nothing is stored."""
         titled = await _admitted(parts, caller, ChatId(chat))
         return answer(TitleView(await _proposed(parts, caller, titled)))
 
     @routes.post("/chats/{chat}/title/regenerate", "titles.regenerate", returns=ChatView, errors=(404, 409, 502, 504))
     async def regenerate(caller: CallerDep, chat: UUID) -> Response:
-        """Give the chat a title from what was said so far, unless somebody renames it meanwhile."""
+        """Set a title made from the messages so far, unless the chat is renamed meanwhile."""
         titled = await _admitted(parts, caller, ChatId(chat))
-        # Whoever hangs up is not waited for, and the title is written all the same: nothing cancels a handler.
+        # The title is written even if the client disconnects: nothing cancels a handler.
         title = await _proposed(parts, caller, titled)
         if title:
             await caller.store.turns.write_title(ChatId(chat), title, seen_title=titled.title)
@@ -84,7 +83,7 @@ async def _proposed(parts: ApiServices, caller: Caller, titled: Titled) -> str:
 
 
 async def _said(caller: Caller, chat_id: ChatId) -> str:
-    """What people and the model said, from both ends of the chat."""
+    """Return text of the user and the model, from both ends of the chat."""
     newest = await caller.store.messages.list(chat_id, limit=MESSAGES_READ)
     oldest = await caller.store.messages.list(chat_id, limit=MESSAGES_READ, after_id=0) if newest.has_more else None
     rows = {row.message.id: row for row in (*(oldest.items if oldest else ()), *reversed(newest.items))}
@@ -100,4 +99,4 @@ def _turns(rows: Iterable[PromptRow]) -> Iterable[tuple[str, str]]:
             parts = row.message.parts()
         except ContentError:
             continue
-        yield who, titles.title_text(parts) if row.message.role is Role.USER else content.plain_text(parts)
+        yield who, titles.title_text(parts) if row.message.role is Role.USER else plain_text(parts)

@@ -1,4 +1,4 @@
-"""API tokens: credentials for programs, shown once when they are made."""
+"""API tokens: credentials for programs, shown once when they are created."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from rookery.store.people.tokens import Token
 
 
 class TokenBody(Body):
-    """Without `expires_in_days` a token lasts 90 days, or as long as this server lets them."""
+    """Without `expires_in_days` a token is valid for 90 days, or for the longest time that this server allows if
+    that is less.
+    """
 
     name: str = Field(min_length=1, max_length=tokens.MAX_NAME_CHARS)
     scopes: list[Scope] = Field(min_length=1, max_length=len(Scope))
@@ -29,7 +31,7 @@ class TokenBody(Body):
 
 
 class TokenView(msgspec.Struct, frozen=True):
-    """What is known about a token, but for the token."""
+    """A token without its secret."""
 
     id: UUID
     name: str
@@ -40,7 +42,7 @@ class TokenView(msgspec.Struct, frozen=True):
 
 
 class NewTokenView(TokenView, frozen=True):
-    """`token` is what programs send. It is shown here and never again."""
+    """`token` is the credential that programs send. It is shown here and never again."""
 
     token: str
 
@@ -51,15 +53,15 @@ def router(parts: ApiServices) -> APIRouter:
     @routes.get("/tokens", "tokens.list", returns=Items[TokenView], errors=(404,))
     async def list_tokens(
         caller: CallerDep,
-        user: Annotated[UUID | None, Query(description="Whose tokens; for administrators.")] = None,
+        user: Annotated[UUID | None, Query(description="The owner of the tokens; for administrators.")] = None,
     ) -> Response:
-        """One's own tokens, or those of another user; the newest first."""
+        """List your tokens, or those of another user, newest first."""
         found = await caller.store.tokens.list(user or caller.user.id)
         return answer(Items(tuple(map(_view, found))))
 
     @routes.post("/tokens", "tokens.create", returns=NewTokenView, status=201, body=TokenBody, errors=(409,))
     async def create(caller: CallerDep) -> Response:
-        """Make a token. It never allows more than its user's role does."""
+        """Create a token. It never allows more than its user's role does."""
         store = caller.store
         body = await caller.read(TokenBody, may=lambda: store.tokens.require_create(caller.user.id))
         longest = parts.token_max_days
@@ -74,7 +76,7 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.delete("/tokens/{token}", "tokens.delete", errors=(404,))
     async def delete(token: UUID, caller: CallerDep) -> Response:
-        """Delete a token; streams that were opened with it end."""
+        """Delete a token. Streams that were opened with it end."""
         await caller.store.tokens.delete(token)
         return nothing()
 

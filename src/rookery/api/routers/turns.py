@@ -1,4 +1,4 @@
-"""What moves a turn besides messages: stop it, go on, make room, repair."""
+"""Control of a turn: interrupt, retry, compact and reconcile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rookery.store.chats.chat_views import ChatView
 
 
 class InterruptBody(Body):
-    """With `cascade`, which is the default, the chat's subagents stop, too."""
+    """With `cascade`, the default, the chat's subagents are stopped, too."""
 
     cascade: bool = True
 
@@ -36,7 +36,7 @@ def router(parts: ApiServices) -> APIRouter:
         errors=(404, 409),
     )
     async def interrupt(caller: CallerDep, chat: UUID, request: Request) -> Response:
-        """Stop the turn; what was said so far is kept. The body may be left out."""
+        """Stop the turn and keep its output so far. The body may be omitted."""
         body = InterruptBody()
         if _has_body(request):
             body = await caller.read(InterruptBody, may=caller.may(chat, Action.INTERRUPT))
@@ -44,19 +44,19 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.post("/chats/{chat}/retry", "turns.retry", returns=ChatView, errors=(404, 409))
     async def retry(caller: CallerDep, chat: UUID) -> Response:
-        """Go on after an error or an unfinished turn, without another message."""
+        """Continue after an error or an unfinished turn, without another message."""
         return answer((await caller.store.turns.retry(ChatId(chat))).view)
 
     @routes.post("/chats/{chat}/compact", "turns.compact", returns=ChatView, errors=(404, 409))
     async def compact(caller: CallerDep, chat: UUID) -> Response:
-        """Summarise the history, to make room."""
+        """Summarize the history to free context."""
         async with model_choice.after(caller.may(chat, Action.DRIVE)):
             await model_choice.check_spend(parts, caller, ChatId(chat))
         return answer((await caller.store.turns.compact(ChatId(chat))).view)
 
     @routes.post("/chats/{chat}/reconcile-invalid", "turns.reconcile", returns=ChatView, errors=(404, 409))
     async def reconcile(caller: CallerDep, chat: UUID) -> Response:
-        """Bring a chat out of a state that should not exist; it ends in error, with its queue kept."""
+        """Bring a chat out of an invalid state. It ends in error, and its queue is kept."""
         return answer((await caller.store.turns.reconcile(ChatId(chat))).view)
 
     return routes.router

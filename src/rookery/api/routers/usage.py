@@ -1,4 +1,4 @@
-"""What was used and what it cost: of a chat and its subagents, of oneself, of everybody."""
+"""Usage and cost: of a chat and its subagents, of the caller, and of all users."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import msgspec
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from rookery.api import csv_reports, headers
-from rookery.api.csv_reports import Format
-from rookery.api.query_times import utc
+from rookery.api import headers
+from rookery.api.reports import CSV_MEDIA_TYPE, Format, csv_rows, utc
 from rookery.api.request_context import Caller, CallerDep
 from rookery.api.routes import Routes, answer
 from rookery.api.services import ApiServices
@@ -26,7 +25,7 @@ DEFAULT_DAYS = 30
 
 
 class TokensView(msgspec.Struct, frozen=True):
-    """Input is what was not read from a cache; reasoning is part of output."""
+    """Input excludes tokens read from a cache; reasoning is part of output."""
 
     input: int
     cache_read: int
@@ -36,7 +35,7 @@ class TokensView(msgspec.Struct, frozen=True):
 
 
 class FiguresView(msgspec.Struct, frozen=True, kw_only=True):
-    """Calls without a known price are counted, and not in the cost."""
+    """Calls without a known price are counted, but not included in the cost."""
 
     cost_micros: int
     request_count: int
@@ -46,7 +45,10 @@ class FiguresView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CostView(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the whole family. `by_model` has ids of models as their provider names them, `by_chat` ids of chats."""
+    """The cost of a chat with its subagents.
+
+    The keys of `by_model` are the provider's model ids, those of `by_chat` chat ids.
+    """
 
     total_cost_micros: int
     request_count: int
@@ -58,7 +60,7 @@ class CostView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpendView(msgspec.Struct, frozen=True):
-    """`limit_micros` is null when nothing limits the caller. Calls on keys of one's own do not count."""
+    """`limit_micros` is null when the caller has no limit. Calls with the user's own keys do not count."""
 
     period: Period
     spent_micros: int
@@ -66,22 +68,25 @@ class SpendView(msgspec.Struct, frozen=True):
 
 
 class UsageRow(FiguresView, frozen=True, kw_only=True):
-    """`key` is the group: an id for users and providers, else a name or a day. `name` is null for what is deleted."""
+    """`key` is the group: an id for users and providers, else a name or a day. `name` is null for deleted ones."""
 
     key: str
     name: str | None
 
 
-# `from` is a word of the language.
+# `from` is a keyword of Python.
 UsageReportView = msgspec.defstruct(
     "UsageReportView",
     [("from", datetime), ("to", datetime), ("group_by", GroupBy), ("items", tuple[UsageRow, ...])],
     frozen=True,
 )
 
-Start = Annotated[datetime | None, Query(alias="from", description="The first moment; 30 days before `to` by default.")]
-End = Annotated[datetime | None, Query(description="The moment after the last; now by default.")]
-OfUser = Annotated[UUID | None, Query(description="One user alone; others than oneself for administrators, auditors.")]
+Start = Annotated[
+    datetime | None,
+    Query(alias="from", description=("Start of the period, inclusive; 30 days before `to` by default.")),
+]
+End = Annotated[datetime | None, Query(description="End of the period, exclusive; now by default.")]
+OfUser = Annotated[UUID | None, Query(description="Only this user. Administrators and auditors may name other users.")]
 
 
 def router(parts: ApiServices) -> APIRouter:
@@ -89,7 +94,7 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.get("/chats/{chat}/cost", "chats.cost", returns=CostView, errors=(404,), takes=[headers.BREAK_GLASS])
     async def cost(caller: CallerDep, chat: UUID) -> Response:
-        """What a chat and its subagents cost: the same from the root and from any of its children."""
+        """Return the cost of a chat and its subagents: the same from the root and from any of its children."""
         found = await caller.store.reports.family_cost(ChatId(chat))
         total = _figures(found.total)
         return answer(
@@ -106,7 +111,7 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.get("/me/spend", "usage.spend", returns=SpendView)
     async def spend(caller: CallerDep) -> Response:
-        """What the caller has spent in the period at hand, and how much that may be."""
+        """Return what the caller has spent in the current period, and the limit."""
         found = await caller.store.reports.spend(caller.user.id)
         return answer(SpendView(found.period, found.spent_micros, found.limit_micros))
 
@@ -119,7 +124,9 @@ def router(parts: ApiServices) -> APIRouter:
         user: OfUser = None,
         format: Format = Format.JSON,
     ) -> Response:
-        """Sums over at most 366 days: the caller's own, or everybody's for administrators and auditors."""
+        """Return sums over at most 366 days: the caller's own, or those of all users for administrators and
+        auditors.
+        """
         end = utc(to, "to") if to is not None else parts.clock.now().astimezone(UTC)
         begin = utc(start, "from") if start is not None else end - min(timedelta(days=DEFAULT_DAYS), end - _FIRST)
         found = await _report(caller, group_by, start=begin, end=end, user_id=user)
@@ -188,4 +195,4 @@ def _csv(rows: tuple[UsageRow, ...], group_by: GroupBy) -> Response:
         counted = (row.cost_micros, row.request_count, row.unpriced_request_count)
         lines.append((row.key, row.name, *counted, *msgspec.structs.astuple(row.tokens), row.runtime_ms))
     headers = {"Content-Disposition": 'attachment; filename="usage.csv"'}
-    return Response(csv_reports.rows(lines), headers=headers, media_type=csv_reports.MEDIA_TYPE)
+    return Response(csv_rows(lines), headers=headers, media_type=CSV_MEDIA_TYPE)

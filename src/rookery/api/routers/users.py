@@ -1,4 +1,4 @@
-"""Accounts: one's own, everybody's for those who run the server, and the directory for sharing."""
+"""Accounts: the caller's own, all of them for administrators, and the directory for sharing."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from rookery.store.people.audit import MAX_LIMIT as AUDIT_LIMIT
 from rookery.store.people.one_time_links import NewLink
 from rookery.store.people.users import MAX_LIMIT, PublicUser, Status, User, UserDraft, UserPatch
 
-# The page of the web application that chooses a password. Behind the # nobody but the browser sees the secret.
+# The page of the web application that sets a password. Only the browser sees the secret after the #.
 LINK_PAGE = "/link#"
 
 
 def _absent() -> Any:
-    """For members of a PATCH: those that were not sent are never looked at."""
+    """Default of the fields of a PATCH: a field that was not sent is never read."""
     return None
 
 
 class NewUserBody(Body):
-    """Without a password there is a one-time link by which the user chooses one."""
+    """Without a password, a one-time link is created with which the user sets one."""
 
     email: Email
     username: Username | None = None
@@ -48,7 +48,7 @@ class NewUserBody(Body):
 
 
 class UserPatchBody(Body):
-    """Absent is left as it is. Role, status and spend limit are an administrator's to change."""
+    """Absent fields keep their values. Only administrators can change role, status and spend limit."""
 
     name: Name | None = None
     email: Email = Field(default_factory=_absent)
@@ -59,7 +59,7 @@ class UserPatchBody(Body):
 
 
 class OneTimeLink(msgspec.Struct, frozen=True):
-    """How a user chooses a password, once. `url` has the token behind its #."""
+    """A link with which a user sets a password, once. `url` has the token after its #."""
 
     url: str
     token: str
@@ -67,21 +67,21 @@ class OneTimeLink(msgspec.Struct, frozen=True):
 
 
 class NewUser(User, frozen=True):
-    """A user who was just made; `link` is null when there is a password."""
+    """A new user. `link` is null if a password was given."""
 
     link: OneTimeLink | None
 
 
 class Warning(StrEnum):
-    """What administrators should see to. `in_the_clear`: the server is reached from elsewhere without https."""
+    """Warnings to administrators. `in_the_clear`: the server is reached from other machines without https."""
 
     IN_THE_CLEAR = "in_the_clear"
 
 
 class Me(User, frozen=True):
-    """Oneself. `permissions` are what this login or token may do beyond one's own things: `resource:action`.
+    """The caller. `permissions` are what this login or token may do beyond the caller's own data: `resource:action`.
 
-    `access_notice` tells what administrators did since the last notice was dismissed; null to tokens without the scope
+    `access_notice` lists what administrators did since the last notice was dismissed; null for tokens without the scope
     `all`. `warnings` are about the server, for administrators.
     """
 
@@ -91,7 +91,7 @@ class Me(User, frozen=True):
 
 
 class SeenBody(Body):
-    """`through` is that of the notice: what happened after it is told again."""
+    """`through` is that of the notice: later accesses are shown in the next notice."""
 
     through: Annotated[int, Field(ge=1, le=MAX_ID)]
 
@@ -101,7 +101,7 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.get("/users/me", "users.me", returns=Me)
     async def me(caller: CallerDep) -> Response:
-        """Who one is. Every token may ask for this, whatever its scopes."""
+        """Return the caller. Every token may do this, whatever its scopes."""
         notice = None
         if rights.has_scope(caller.actor, Resource.SESSION, Action.READ):
             notice = await caller.store.accesses.find_notice(caller.user.id)
@@ -115,12 +115,12 @@ def router(parts: ApiServices) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=AUDIT_LIMIT)] = 50,
         cursor: Annotated[str | None, Query(max_length=200)] = None,
     ) -> Response:
-        """When administrators read one's chats by stating a reason, or reset one's password; the newest first."""
+        """List when administrators read your chats by stating a reason, or reset your password; newest first."""
         return answer(await caller.store.accesses.list(caller.user.id, limit=limit, cursor=cursor))
 
     @routes.post("/me/accesses/seen", "users.dismiss_access_notice", body=SeenBody)
     async def dismiss_access_notice(caller: CallerDep) -> Response:
-        """Dismiss the notice about accesses, for all of one's logins. The list stays as it is."""
+        """Dismiss the notice about accesses, for all of your logins. The list of accesses is kept."""
         store = caller.store
         body = await caller.read(SeenBody, may=lambda: store.sessions.require_end(caller.user.id))
         await store.accesses.dismiss_notice(caller.user.id, through=body.through)
@@ -130,19 +130,19 @@ def router(parts: ApiServices) -> APIRouter:
     async def directory(
         caller: CallerDep, q: Annotated[str, Query(description="Part of a name, at least two characters.")]
     ) -> Response:
-        """Active users by name, for sharing with them; at most 20."""
+        """Search active users by name, to share chats with them; at most 20."""
         return answer(Items(tuple(await caller.store.users.search_directory(q))))
 
     @routes.get("/users", "users.list", returns=Page[User])
     async def list_users(
         caller: CallerDep,
-        q: Annotated[str | None, Query(description="Part of username, name or email.")] = None,
+        q: Annotated[str | None, Query(description="Part of the username, name or email.")] = None,
         role: Role | None = None,
         status: Status | None = None,
         limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = 50,
         cursor: str | None = None,
     ) -> Response:
-        """All accounts by username."""
+        """List all accounts by username."""
         page = await caller.store.users.list_all(q=q, role=role, status=status, limit=limit, cursor=cursor)
         return answer(Page(page.users, page.next_cursor))
 
@@ -156,12 +156,12 @@ def router(parts: ApiServices) -> APIRouter:
         gives=[headers.LOCATION],
     )
     async def create(caller: CallerDep, request: Request) -> Response:
-        """Make an account."""
+        """Create an account."""
         store = caller.store
         body = await caller.read(NewUserBody, may=store.users.require_create)
         hashed = None
         if body.password is not None:
-            await store.users.require_create()  # a hash is work: not for everybody who asks
+            await store.users.require_create()  # checked before hashing the password, which is expensive
             hashed = await parts.passwords.hash(body.password)
         draft = UserDraft(email=body.email, username=body.username, name=body.name, role=body.role)
         made = await store.users.create(draft, password_hash=hashed)
@@ -171,7 +171,7 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.get("/users/{user}", "users.get", returns=User, errors=(404,))
     async def get(user: UUID, caller: CallerDep) -> Response:
-        """One account."""
+        """Return one account."""
         return answer(await caller.store.users.get(user))
 
     @routes.patch("/users/{user}", "users.update", returns=User, body=UserPatchBody, errors=(404, 409))
@@ -186,15 +186,15 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.post("/users/{user}/reset-password", "users.reset_password", returns=OneTimeLink, errors=(404,))
     async def reset_password(user: UUID, caller: CallerDep, request: Request) -> Response:
-        """Give out a link by which the user chooses a new password. Their sessions and API tokens end now.
+        """Create a link with which the user sets a new password. Their sessions and API tokens end immediately.
 
-        The user sees that it happened: in the list of accesses, and in a notice at the next login.
+        The user is notified: in the list of accesses, and at the next login.
         """
         return answer(_link(request, await caller.store.users.reset_password(user)))
 
     @routes.delete("/users/{user}", "users.delete", errors=(404, 409))
     async def delete(user: UUID, caller: CallerDep) -> Response:
-        """Remove a disabled account with its chats, files and tokens."""
+        """Delete a disabled account with its chats, files and tokens."""
         await caller.store.users.delete(user)
         return nothing()
 
@@ -206,7 +206,7 @@ def router(parts: ApiServices) -> APIRouter:
 
 
 def permissions_of(actor: UserActor) -> tuple[str, ...]:
-    """What the role allows with what belongs to nobody or to others, as far as the scopes reach."""
+    """Return what the role allows beyond the user's own data, limited to the token's scopes."""
     return tuple(
         f"{resource}:{action}"
         for resource, action in rights.RULES

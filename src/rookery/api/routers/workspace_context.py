@@ -1,4 +1,4 @@
-"""What a chat has of its workspace: the pinned context and the state of its repositories."""
+"""A chat's view of its workspace: the captured context and the state of its repositories."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from rookery.store.people.errors import Denied
 
 
 class ContextItemView(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that the workspace tells the model. `status` is ok, truncated, oversize, unreadable, invalid, excluded.
+    """An item that the workspace gives the model. `status` is ok, truncated, oversize, unreadable, invalid, excluded.
 
-    `tools` are the names of an MCP server's.
+    `tools` are the names of an MCP server's tools.
     """
 
     kind: str
@@ -37,7 +37,7 @@ class ContextItemView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContextView(msgspec.Struct, frozen=True, kw_only=True):
-    """The pinned context. `dirty_since` says since when the workspace tells something else."""
+    """The captured context. `dirty_since` is when the workspace began to differ from it."""
 
     pinned: bool
     workspace_id: UUID | None
@@ -47,7 +47,7 @@ class ContextView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DiffView(msgspec.Struct, frozen=True, kw_only=True):
-    """A repository that the chat worked in. `diff` is null when nobody could look just now."""
+    """A repository that the chat worked in. `diff` is null if the workspace could not be read."""
 
     root: str
     branch: str | None
@@ -70,12 +70,14 @@ def router(parts: ApiServices) -> APIRouter:
         takes=[headers.BREAK_GLASS],
     )
     async def get(caller: CallerDep, chat: UUID) -> Response:
-        """Instruction files, skills and MCP servers that the chat has from its workspace; never their contents."""
+        """Return the instruction files, skills and MCP servers that the chat has from its workspace, without their
+        contents.
+        """
         return answer(_view(await caller.store.contexts.get(ChatId(chat))))
 
     @routes.put("/chats/{chat}/context", "chats.refresh_context", returns=ContextView, errors=(404,))
     async def refresh(caller: CallerDep, chat: UUID) -> Response:
-        """Take over what the workspace tells now. Without an answer of the workspace, what is pinned stays."""
+        """Capture the current context of the workspace. If the workspace does not answer, the earlier one is kept."""
         return answer(_view(await caller.store.contexts.refresh(ChatId(chat))))
 
     @routes.get(
@@ -86,9 +88,9 @@ def router(parts: ApiServices) -> APIRouter:
         takes=[headers.BREAK_GLASS],
     )
     async def diff(caller: CallerDep, chat: UUID) -> Response:
-        """How much the chat has changed in each repository.
+        """Return the changes that the chat has made in each repository.
 
-        For its owner a fresh look, with the differences, while the workspace answers; else what was last seen.
+        The owner gets the current state with diffs while the workspace is reachable; otherwise the last known counts.
         """
         found = await caller.store.contexts.list_diffs(ChatId(chat))
         seen = await parts.workspaces.git.scan(ChatId(chat)) if await _is_owner(caller, chat) else None
@@ -105,7 +107,7 @@ def router(parts: ApiServices) -> APIRouter:
 
 
 async def _is_owner(caller: Caller, chat: UUID) -> bool:
-    """Whether a look into the workspace is the caller's to ask for; readers have the stored summary."""
+    """Whether the caller may read the workspace; readers of the chat get the stored summary."""
     try:
         await caller.store.chats.require(ChatId(chat), Action.PATCH)
     except Denied:

@@ -1,6 +1,6 @@
-"""Files of workspaces as their owners look at them: names in a folder, a text to read, bytes to save.
+"""Files of workspaces for their owners: list a folder, read a text, download a file.
 
-Owners only, as for everything that runs inside a workspace; nothing here changes it.
+Only for owners, like everything inside a workspace. Nothing here changes the workspace.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from rookery.domain.chat.messages import ChatId
 from rookery.domain.content import uploads
 from rookery.workspaces.agent_messages import Listing
 
-# Chosen: in any script it fits into an address, which has 8 KiB at most.
+# Fits into an address of at most 8 KiB in any script.
 MAX_PATH_CHARS = 512
-# Chosen: more than anybody reads in a panel, and little enough to be held while it is sent.
+# More than a user reads in a panel, and small enough to hold in memory.
 MAX_TEXT_BYTES = 1024 * 1024
 MAX_SAVED_BYTES = 16 * 1024 * 1024
 _PROBE_BYTES = 8 * 1024
@@ -41,7 +41,7 @@ class FolderEntryView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FolderView(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder of the workspace, folders first. `path` is as it was asked for; `truncated`: it has more entries."""
+    """A folder of the workspace, folders first. `path` is as requested. `truncated`: it has more entries."""
 
     path: str
     entries: tuple[FolderEntryView, ...]
@@ -49,9 +49,9 @@ class FolderView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkspaceFileView(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of the workspace. `path` is below the place of work, or absolute for a kept result.
+    """A file of the workspace. `path` is relative to the working folder, or absolute for a stored tool result.
 
-    `text` is null when the file is no text; `truncated`: it goes on behind the first MiB.
+    `text` is null if the file is not text. `truncated`: it is longer than the first MiB.
     """
 
     path: str
@@ -64,21 +64,21 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.get("/chats/{chat}/folder", "chats.folder", returns=FolderView, errors=(404, 409))
     async def folder(caller: CallerDep, chat: UUID, path: FilePath = "") -> Response:
-        """Names in a folder of the chat's workspace, for its owner. `path` is below the one in which the chat works."""
+        """List a folder of the chat's workspace, for its owner. `path` is relative to the chat's working folder."""
         await caller.store.chats.require(ChatId(chat), Action.PATCH)
         return answer(_folder(path, await parts.workspaces.folders.list(ChatId(chat), path)))
 
     @routes.get("/workspaces/{workspace}/folder", "workspaces.folder", returns=FolderView, errors=(404, 409))
     async def folder_of(caller: CallerDep, workspace: UUID, path: FilePath = "") -> Response:
-        """Names in a folder of a workspace, for its owner: what a chat there would see."""
+        """List a folder of a workspace, for its owner, as a chat there would see it."""
         await caller.store.workspaces.require_update(workspace)
         return answer(_folder(path, await parts.workspaces.folders.list_of(workspace, path)))
 
     @routes.get("/chats/{chat}/file", "chats.file", returns=WorkspaceFileView, errors=(404, 409))
     async def file(caller: CallerDep, chat: UUID, path: FilePath = "") -> Response:
-        """A file of the chat's workspace as text, for its owner: the first MiB.
+        """Return a file of the chat's workspace as text, for its owner: the first MiB.
 
-        `path` is below the folder in which the chat works, or that of a result that was kept for the chat.
+        `path` is relative to the chat's working folder, or that of a tool result stored for the chat.
         """
         await caller.store.chats.require(ChatId(chat), Action.PATCH)
         found = await parts.workspaces.folders.read(ChatId(chat), path, max_bytes=MAX_TEXT_BYTES)
@@ -92,14 +92,12 @@ def router(parts: ApiServices) -> APIRouter:
         errors=(404, 409),
     )
     async def file_bytes(caller: CallerDep, chat: UUID, path: FilePath = "") -> Response:
-        """The same file as it is, to be saved: 16 MiB at most."""
+        """Download a file of the chat's workspace, at most 16 MiB."""
         await caller.store.chats.require(ChatId(chat), Action.PATCH)
         found = await parts.workspaces.folders.read(ChatId(chat), path, max_bytes=MAX_SAVED_BYTES)
         if found.is_cut:
             most = MAX_SAVED_BYTES // 1024**2
-            raise ApiError(
-                409, "file_too_large", f"The file has more than {most} MiB, which is the most that is given out."
-            )
+            raise ApiError(409, "file_too_large", f"The file is larger than {most} MiB, the limit for downloads.")
         name = posixpath.basename(found.path)
         kind = uploads.detected_type(found.data, name=name)
         given = {
@@ -107,7 +105,7 @@ def router(parts: ApiServices) -> APIRouter:
             "Content-Security-Policy": SANDBOX,
             "X-Content-Type-Options": "nosniff",
             "Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}",
-            # Only pictures are shown by what they are; the rest is saved.
+            # Only images are shown in the browser; other files are saved.
             "Content-Type": kind if kind.startswith("image/") and kind != uploads.SVG else uploads.UNKNOWN,
         }
         return Response(found.data, headers=given)
@@ -121,5 +119,5 @@ def _folder(path: str, found: Listing) -> FolderView:
 
 
 def _text(data: bytes) -> str | None:
-    """None for what is no text. A character that was cut at the end, or is none, becomes U+FFFD."""
+    """Decode a text; None for binary data. Invalid characters, and one cut off at the end, become U+FFFD."""
     return None if b"\0" in data[:_PROBE_BYTES] else data.decode("utf-8", "replace")

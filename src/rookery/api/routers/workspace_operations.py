@@ -1,4 +1,4 @@
-"""Operations on workspaces: how they stand, and their logs."""
+"""Operations on workspaces: their state and their logs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from rookery.stream.access_monitor import Grant, Right
 
 TEXT = "text/plain; charset=utf-8"
 EVENTS = "text/event-stream"
-# For proxies that give up on silent connections.
+# For proxies that close silent connections.
 QUIET_SECONDS = 15.0
 
 
 class OperationView(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that is done to a workspace: `kind` is create, start, stop or delete.
+    """An operation on a workspace: `kind` is create, start, stop or delete.
 
-    `state` is queued, running, succeeded, failed or canceled; `reason` is who wanted it.
+    `state` is queued, running, succeeded, failed or canceled; `reason` says who or what requested it.
     """
 
     id: UUID
@@ -49,15 +49,16 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.get("/operations/{operation}", "operations.get", returns=OperationView, errors=(404,))
     async def get(caller: CallerDep, operation: UUID) -> Response:
-        """How an operation stands."""
+        """Return the state of an operation."""
         return answer(_view(await caller.store.workspaces.get_operation(operation)))
 
     @routes.get("/operations/{operation}/log", "operations.log", returns=str, media_type=TEXT, errors=(404,))
     async def log(caller: CallerDep, operation: UUID, follow: bool = False) -> Response:
-        """The log of an operation, its last 256 KiB.
+        """Return the log of an operation, its last 256 KiB.
 
-        With `follow=true` server-sent events until it is over, its startup script too: `log` with new text, then `end`
-        with the state.
+        With `follow=true`, server-sent events until the operation and its startup script have ended: `log` with new
+        text, then
+        `end` with the state.
         """
         found = await caller.store.workspaces.read_log(operation)
         if not follow:
@@ -69,7 +70,7 @@ def router(parts: ApiServices) -> APIRouter:
 
 
 async def _follow(caller: Caller, parts: ApiServices, operation_id: UUID) -> AsyncIterator[bytes]:
-    """Each piece of the log once. Rights are asked for again with every look, and whether the login is still one."""
+    """Yield each piece of the log once. Rights and the credential are checked again with every read."""
     store, service = caller.own_store.workspaces, parts.workspaces.service
     login = Grant(user_id=caller.user.id, credential=str(caller.credential_id))
     seen = 0

@@ -1,7 +1,7 @@
-"""Workspaces: make, list, read, change, start, stop and delete them.
+"""Workspaces: create, list, read, change, start, stop and delete them.
 
-What takes time is an operation, which the answer names; files and commands are for tools only. Endpoints and tokens of
-agents never leave the server.
+Slow requests return an operation to wait for. Only tools access files and commands. Endpoints and tokens of agents
+never leave the server.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rookery.domain.access.rights import Action, Resource, Scope, has_scope
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import check_storable
 from rookery.store.authorized.chat_changes import Replayed
-from rookery.store.authorized.workspaces import WorkspaceView as Stored
+from rookery.store.authorized.workspaces import WorkspaceView as StoredWorkspace
 from rookery.store.db import idempotency, page_cursors
 from rookery.store.people.errors import ScopeMissing
 from rookery.store.people.users import PublicUser
@@ -44,9 +44,11 @@ MAX_IDLE_SECONDS = 366 * 86_400
 class WorkspaceView(msgspec.Struct, frozen=True, kw_only=True):
     """A workspace. `idle_stop_after` is in seconds, 0 is never; `chats` are the newest 20 that are bound to it.
 
-    `operation` is the one that is under way. `warning` says when it is not confined, its disk nearly full, or
-    its end near because nobody uses it. `network` is what it may reach since its last start: none, hosts, public or
-    host, which is the machine's own network with its localhost; null before the first.
+    `operation` is the running one. `warning` says that it is not confined, that its disk is nearly full, or that it
+    will
+    be deleted soon because it is unused. `network` is what it can reach since its last start: none, hosts, public or
+    host,
+    which is the machine's own network with its localhost; null before the first start.
     """
 
     id: UUID
@@ -77,14 +79,14 @@ class WorkspaceView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestedView(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for: the workspace as it is now, and the operation to wait for; null when nothing was to do."""
+    """The workspace as it is now, and the operation to wait for; null if there was nothing to do."""
 
     workspace: WorkspaceView
     operation: OperationView | None
 
 
 class CreateWorkspaceBody(Body):
-    """A workspace to make. Without a name one is made of the template's."""
+    """A new workspace. Without a name, one is made from the template's."""
 
     template: Annotated[str, Field(min_length=1, max_length=64), rule(lambda name: check_storable("template", name))]
     name: Annotated[str, Field(max_length=64)] | None = None
@@ -93,7 +95,7 @@ class CreateWorkspaceBody(Body):
 
 
 class UpdateWorkspaceBody(Body):
-    """What to change; what is absent stays. `idle_stop_after` is in seconds, 0 is never."""
+    """The fields to change; absent fields keep their values. `idle_stop_after` is in seconds, 0 is never."""
 
     name: Annotated[str, Field(max_length=64)] = ""
     idle_stop_after: Annotated[int, Field(ge=0, le=MAX_IDLE_SECONDS)] = 0
@@ -117,9 +119,9 @@ def router(parts: ApiServices) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=200)] = 50,
         cursor: str | None = None,
     ) -> Response:
-        """The caller's workspaces, the newest first.
+        """List the caller's workspaces, newest first.
 
-        `owner` is the id of somebody else, or `all`: for administrators and auditors.
+        `owner` is the id of another user, or `all`: for administrators and auditors.
         """
         after = page_cursors.decode(cursor, tuple[datetime, UUID]) if cursor is not None else None
         if template is not None:
@@ -149,7 +151,7 @@ def router(parts: ApiServices) -> APIRouter:
         gives=[headers.LOCATION, headers.REPLAYED],
     )
     async def create(caller: CallerDep) -> Response:
-        """Make a workspace and start it. Everything that is wrong with the parameters is told together."""
+        """Create a workspace and start it. All errors in the parameters are reported together."""
         body = await caller.read(CreateWorkspaceBody, may=_may_create(caller))
         await _may_create(caller)()
         made = await parts.workspaces.service.request_create(
@@ -166,7 +168,7 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.get("/workspaces/{workspace}", "workspaces.get", returns=WorkspaceView, errors=(404,))
     async def get(caller: CallerDep, workspace: UUID) -> Response:
-        """One workspace."""
+        """Return one workspace."""
         return answer(view(await caller.store.workspaces.get(workspace), now=parts.clock.now()))
 
     @routes.patch(
@@ -177,7 +179,7 @@ def router(parts: ApiServices) -> APIRouter:
         errors=(404, 409),
     )
     async def update(caller: CallerDep, workspace: UUID) -> Response:
-        """Rename it, or change when it is stopped for lack of use; the deployment's maximum wins."""
+        """Rename a workspace, or change its idle stop; the installation's maximum applies."""
         body = await caller.read(UpdateWorkspaceBody, may=lambda: caller.store.workspaces.require_update(workspace))
         await caller.store.workspaces.require_update(workspace)
         if "name" in body.given and not workspaces.is_name(body.name):
@@ -199,7 +201,7 @@ def router(parts: ApiServices) -> APIRouter:
         errors=(404, 409, 412),
     )
     async def start(caller: CallerDep, workspace: UUID) -> Response:
-        """Start it, or join the start that is under way. 200 when it runs already."""
+        """Start a workspace, or join the running start. 200 if it already runs."""
         body = await caller.read(StartWorkspaceBody, may=lambda: caller.store.workspaces.require_update(workspace))
         made = await parts.workspaces.service.request_start(caller.store, workspace, parameters=body.parameters)
         return await _requested(caller, made, now=parts.clock.now())
@@ -213,7 +215,7 @@ def router(parts: ApiServices) -> APIRouter:
         errors=(404, 409),
     )
     async def stop(caller: CallerDep, workspace: UUID) -> Response:
-        """Stop it; its files are kept. A start that is under way is canceled. 200 when it is stopped already."""
+        """Stop a workspace and keep its files. A running start is canceled. 200 if it is already stopped."""
         made = await parts.workspaces.service.request_stop(caller.store, workspace)
         return await _requested(caller, made, now=parts.clock.now())
 
@@ -225,9 +227,9 @@ def router(parts: ApiServices) -> APIRouter:
         errors=(404, 409),
     )
     async def delete(caller: CallerDep, workspace: UUID, force: bool = False) -> Response:
-        """Delete it with its files. 409 while a chat is at work in it, unless `force`.
+        """Delete a workspace with its files. 409 while a chat works in it, unless `force`.
 
-        With `force` it also goes when its machine cannot be reached by ssh; its files stay there then.
+        With `force` it is deleted even if its machine cannot be reached by ssh; its files then stay on that machine.
         """
         made = await parts.workspaces.service.request_delete(caller.store, workspace, force=force)
         return await _requested(caller, made, now=parts.clock.now())
@@ -235,7 +237,7 @@ def router(parts: ApiServices) -> APIRouter:
     return routes.router
 
 
-def view(stored: Stored, *, now: datetime) -> WorkspaceView:
+def view(stored: StoredWorkspace, *, now: datetime) -> WorkspaceView:
     operation = operation_view(stored.operation)
     return _view(stored.workspace, stored.owner, chats=stored.chat_ids, operation=operation, now=now)
 
@@ -250,7 +252,7 @@ def _view(
         template=row.template,
         template_revision=row.template_revision,
         driver=row.driver,
-        # Rows from before secrets were kept apart may hold credentials.
+        # Rows from before secrets were stored separately may hold credentials.
         parameters={name: masked(value) for name, value in row.parameters.items()},
         status=row.status,
         error=row.error,
@@ -274,7 +276,7 @@ def _view(
 
 
 def _made(caller: Caller, requested: Requested, *, now: datetime) -> RequestedView:
-    """A workspace that was just made: nobody's but the caller's, and no chat knows it."""
+    """Return a workspace that was just created: it belongs to the caller, and no chat is bound to it."""
     me = PublicUser(caller.user.id, caller.user.username, caller.user.name)
     operation = operation_view(requested.operation)
     made = _view(requested.workspace, me, chats=(), operation=operation, now=now)
@@ -298,7 +300,7 @@ class _Made(msgspec.Struct):
 
 
 async def _requested(caller: Caller, made: Requested, *, now: datetime) -> Response:
-    """202 with the operation, or 200 when there was nothing to do. The workspace is shown as the caller may see it."""
+    """Return 202 with the operation, or 200 if there was nothing to do. The view depends on the caller's rights."""
     me = PublicUser(caller.user.id, caller.user.username, caller.user.name)
     is_own = made.workspace.owner_id == caller.user.id
     shown = (

@@ -1,31 +1,43 @@
-"""Reports as CSV: a header with the names of the columns, then rows, made piece by piece."""
+"""Reports (usage, audit log): times in their queries, and their rows as CSV."""
 
 from __future__ import annotations
 
 import csv
 import io
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 
 import msgspec
 
-MEDIA_TYPE = "text/csv"
+from rookery.api.errors import BadFields, FieldError
+
+CSV_MEDIA_TYPE = "text/csv"
 
 
 class Format(StrEnum):
-    """How a report is answered."""
+    """The format of a report."""
 
     JSON = "json"
     CSV = "csv"
 
 
-# A spreadsheet would take what begins so for a formula.
+# A spreadsheet would take text with these first characters for a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-def rows(values: Iterable[Sequence[object]]) -> bytes:
-    """These rows. Lines end as RFC 4180 says."""
+def utc(moment: datetime, field: str) -> datetime:
+    """Return the time in UTC; a time without an offset is UTC. Times near the ends of the calendar may not convert."""
+    if moment.tzinfo is None:
+        return moment.replace(tzinfo=UTC)
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise BadFields([FieldError(field, "This is out of the range of dates.")]) from None
+
+
+def csv_rows(values: Iterable[Sequence[object]]) -> bytes:
+    """Return the rows as CSV, with the line ends of RFC 4180."""
     made = io.StringIO()
     csv.writer(made).writerows([_cell(value) for value in row] for row in values)
     return made.getvalue().encode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""Requests of people who are not logged in yet, and the answer that logs them in."""
+"""Requests of users who are not logged in yet, and the response that logs them in."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from rookery.store.people.audit import RequestInfo
 from rookery.store.people.sessions import NewSession
 from rookery.store.people.users import User
 
-# A login, a link or the set-up needs a few hundred bytes. Strangers send no more.
+# A login, an invitation or the set-up needs a few hundred bytes. Unauthenticated requests may not send more.
 MAX_BODY_BYTES = 16 * 1024
 
 B = TypeVar("B", bound=Body)
 
 
 class LoginView(User, frozen=True):
-    """The user who is logged in now. Requests of the session send the cookie of this answer and the `session_key`."""
+    """The logged-in user. Later requests send the cookie of this response and the `session_key`."""
 
     session_key: str
 
 
 async def read(request: Request, model: type[B], parts: ApiServices) -> B:
-    """The body, checked. Nothing is hidden from somebody without an account but what accounts there are."""
+    """Return the validated body. Validation errors reveal no accounts, so they need no login."""
     return request_bodies.parse(model, await read_bytes(request, parts))
 
 
@@ -40,14 +40,14 @@ async def read_bytes(request: Request, parts: ApiServices) -> bytes:
 
 
 def info(request: Request) -> RequestInfo:
-    """Where the request came from, as the edge found it."""
+    """Return the origin of the request (address, user agent, request id), as the middleware found it."""
     found = request.scope["rookery.info"]
     assert isinstance(found, RequestInfo)
     return found
 
 
 def welcome(request: Request, parts: ApiServices, user: User, *, session: NewSession, status: int = 200) -> Response:
-    """The user with the session key, and the cookie that belongs to it."""
+    """Return the user and the session key, with the session cookie."""
     cookie = cookies.keep(session.session, session.cookie, secure=is_secure(request, parts))
     view = LoginView(**msgspec.structs.asdict(user), session_key=session.key)
     return answer(view, status, Set_Cookie=cookie)
