@@ -18,7 +18,7 @@ from rookery.store.db.replicas import Presence
 from rookery.store.machine import Machine
 from rookery.stream.access_monitor import Grant, Right
 from rookery.stream.relay.service import Relay
-from rookery.stream.service import StreamParts, Streams
+from rookery.stream.service import Streams, StreamServices
 from rookery.telemetry.http_stats import HttpStats
 from rookery.telemetry.loop_lag import LagMonitor
 from rookery.workspaces.stats import WorkspaceStats
@@ -37,7 +37,7 @@ async def all_sources(rig: WorkerRig) -> AsyncIterator[Sources]:
     lag = LagMonitor(clock)
     relay = Relay(replica_id, worker.buffer, listening=None, pool=database.api, clock=clock, rng=rng)
     streams = Streams(
-        StreamParts(
+        StreamServices(
             replica_id=replica_id,
             machine=Machine(database.api, notifier),
             pool=database.api,

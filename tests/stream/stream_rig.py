@@ -36,7 +36,7 @@ from rookery.stream.relay.dial_tokens import TokenCheck
 from rookery.stream.relay.hub import RelayHub
 from rookery.stream.relay.link import Dialer
 from rookery.stream.relay.server import RelayEndpoint
-from rookery.stream.service import StreamParts, Streams
+from rookery.stream.service import Streams, StreamServices
 from tests.eventually import until
 from tests.store.machine.machine_rig import Rig as MachineRig
 from tests.store.machine.machine_rig import make_rig
@@ -352,7 +352,7 @@ async def _add_site(
 
     defaults: dict[str, Any] = {"check": check}
     streams = Streams(
-        StreamParts(
+        StreamServices(
             replica_id=replica_id,
             machine=rig.chats.machine,
             pool=rig.pool,

@@ -22,7 +22,7 @@ from rookery.stream.relay.dial_tokens import TokenCheck
 from rookery.stream.relay.hub import RelayHub
 from rookery.stream.relay.link import Dialer
 from rookery.stream.relay.server import RelayEndpoint
-from rookery.stream.service import StreamParts, Streams
+from rookery.stream.service import Streams, StreamServices
 from tests.eventually import until
 from tests.stream.stream_rig import KEY, MemoryTransport, Viewer
 from tests.worker.worker_rig import Replica, WorkerRig, open_house
@@ -50,7 +50,7 @@ async def streams_of(rig: WorkerRig, replica: Replica, sockets: Path) -> AsyncIt
     hub = RelayHub(replica.id, buffer, dialer)
     check = TokenCheck(KEY, me=replica.id, clock=clock, is_live=is_live)
     streams = Streams(
-        StreamParts(
+        StreamServices(
             replica_id=replica.id,
             machine=Machine(rig.database.api, replica.notifier),
             pool=rig.database.api,

@@ -44,7 +44,7 @@ from rookery.store.people.logins import Logins
 from rookery.store.people.passwords import Passwords
 from rookery.stream.access_check import AccessCheck, ReadTeller
 from rookery.stream.relay.service import Listening, Relay
-from rookery.stream.service import StreamParts, Streams
+from rookery.stream.service import Streams, StreamServices
 from rookery.telemetry.http_stats import HttpStats
 from rookery.telemetry.log import bind, get_logger
 from rookery.telemetry.loop_lag import LagMonitor
@@ -258,7 +258,7 @@ def _wire(
     relay = Relay(identity.id, worker.buffer, listening=listening, pool=database.api, clock=clock, rng=rng)
     relay.serve_agents(workspaces.directory.find_own, workspaces.directory.cut_off)
     streams = Streams(
-        StreamParts(
+        StreamServices(
             replica_id=identity.id,
             machine=machine,
             pool=database.api,

@@ -351,7 +351,7 @@ class Me(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """A message. `decode_error` is there, and true, when its content could not be read."""
+    """A message. `decode_error` is present, and true, if its content could not be read."""
 
     id: int
     chat_id: UUID
@@ -558,7 +558,7 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueuedMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that waits for its turn; `steer` ones are heard at the next step."""
+    """A message that waits for its turn. `steer` messages are added at the next step."""
 
     id: int
     content: tuple[Part, ...]
@@ -680,7 +680,7 @@ class TokenCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a step was counted at."""
+    """The token counts of a step."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None

@@ -1,1 +1,1 @@
-"""How a port is served: listeners, request timeouts, connection limits, proxy headers."""
+"""The HTTP server: listeners, request timeouts, connection limits, proxy headers."""

@@ -1,8 +1,7 @@
-"""Connections on which nobody has logged in yet: so many for each address, so that no one takes them all.
+"""Limits on unauthenticated connections per client address, so that no address can use them all.
 
-A connection is a guest until a request on it was authenticated. When an address has as many guests as it may have, a
-new one takes the place of the oldest one for which the server does not work. Proxies that are trusted speak for many
-addresses, and are not counted.
+A connection is a guest until a request on it was authenticated. When an address has its maximum of guests, a new one
+replaces the oldest for which the server is not working. Trusted proxies connect for many addresses and are not counted.
 """
 
 from __future__ import annotations
@@ -16,18 +15,18 @@ MAX_GUESTS = 100
 
 
 class Guest(Protocol):
-    """A connection on which nobody has logged in."""
+    """A connection without an authenticated request."""
 
     @property
     def is_idle(self) -> bool:
         """Whether the server waits for this client, rather than the client for the server."""
 
     def evict(self) -> None:
-        """Close it. It does not count any more."""
+        """Close the connection. It is no longer counted."""
 
 
 class Guests:
-    """Of one server: the guests of each address, the oldest first."""
+    """The guests of one server, by address, the oldest first."""
 
     __slots__ = ("_by_key", "_limit")
 
@@ -39,9 +38,9 @@ class Guests:
         return sum(map(len, self._by_key.values()))
 
     def admit(self, key: str, guest: Guest) -> bool:
-        """Take one more, in the place of an idle one if need be. False when all are busy.
+        """Add a guest, replacing an idle one if necessary. Return False when all are busy.
 
-        A guest who was admitted has to `leave`.
+        An admitted guest has to `leave`.
         """
         present = self._by_key.setdefault(key, {})
         if len(present) >= self._limit:
@@ -54,7 +53,7 @@ class Guests:
         return True
 
     def leave(self, key: str, guest: Guest) -> None:
-        """May be called for a guest who was evicted."""
+        """Remove a guest. May be called for an evicted guest."""
         present = self._by_key.get(key, {})
         present.pop(guest, None)
         if not present:
@@ -62,7 +61,7 @@ class Guests:
 
 
 def address_key(address: str | None) -> str:
-    """One key per address; a network of 64 bits where somebody owns that many addresses."""
+    """Return the key of an address. For IPv6 it is the 64-bit network, because a client may own that many addresses."""
     if address is None:
         return "unknown"
     try:
@@ -71,13 +70,13 @@ def address_key(address: str | None) -> str:
         return address[:64]
     if isinstance(parsed, ipaddress.IPv4Address):
         return str(parsed)
-    if parsed.ipv4_mapped is not None:  # a socket for both families shows the other one like this
+    if parsed.ipv4_mapped is not None:  # an IPv4 address on a socket for both families
         return str(parsed.ipv4_mapped)
     return str(ipaddress.ip_network((parsed, 64), strict=False))
 
 
 def is_trusted(address: str | None, proxies: Sequence[str] | str | None) -> bool:
-    """Whether the address is that of a proxy in front of us."""
+    """Whether the address is that of a trusted proxy."""
     if address is None or not proxies:
         return False
     return _is_among(address, tuple(proxies.split(",")) if isinstance(proxies, str) else tuple(proxies))

@@ -1,7 +1,7 @@
-"""How the server's sockets must be set up for streams, and the internal listener that other replicas dial.
+"""Listening sockets set up for streams, and the internal listener that other replicas dial.
 
-A client that stopped reading cannot be closed politely: the close frame waits behind what it does not read. The kernel
-drops such a connection when nothing was acknowledged for half a minute, if the listening socket asks for it.
+A client that stopped reading cannot be closed cleanly: the close frame waits behind unread data. The kernel drops such
+a connection when nothing was acknowledged for half a minute, if the listening socket has that option.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PING_SECONDS = 20.0
 PUBLIC_MAX_BYTES = 64 * 1024
 INTERNAL_MAX_BYTES = 4 * 1024 * 1024
 STOP_SECONDS = 3
-# For a client of a TLS port. Until the handshake is done nothing else counts the connection.
+# For TLS clients. Until the handshake is done, no other limit applies to the connection.
 HANDSHAKE_SECONDS = 10.0
 BACKLOG = 1024
 
@@ -40,9 +40,9 @@ PUBLIC_OPTIONS: dict[str, Any] = {
 
 
 def limit_unacknowledged(listening: socket.socket) -> bool:
-    """Let the kernel drop connections whose client stopped reading; accepted sockets inherit it.
+    """Let the kernel drop connections whose client stopped reading; accepted sockets inherit the option.
 
-    False where the platform has no such option: dead connections then stay until the client's side ends them.
+    Return False where the platform has no such option: dead connections then stay until the client's side ends them.
     """
     option: int | None = getattr(socket, "TCP_USER_TIMEOUT", None)
     if option is None or listening.family not in (socket.AF_INET, socket.AF_INET6):
@@ -75,18 +75,18 @@ async def internal_unix(application: Any, path: Path) -> AsyncIterator[None]:
 
 @contextmanager
 def unix_socket(path: Path) -> Iterator[socket.socket]:
-    """A socket that only this user can open. It has its name from when it listens until the end of the block."""
+    """Create a socket that only this user can open. It has its name while it listens, until the end of the block."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     draft = path.with_name(f".{path.name}")
     draft.unlink(missing_ok=True)
     try:
-        before = os.umask(0o177)  # from its first moment on: a mode set afterwards leaves a gap
+        before = os.umask(0o177)  # set before binding: a mode set afterwards would leave a gap
         try:
             listening.bind(str(draft))
         finally:
             os.umask(before)
         listening.listen(BACKLOG)
-        # Named last: whoever finds a socket that refuses to be connected to may take it for a dead one.
+        # Renamed last: another process may take a socket that refuses connections for a dead one.
         draft.replace(path)
         yield listening
     finally:
@@ -96,7 +96,7 @@ def unix_socket(path: Path) -> Iterator[socket.socket]:
 
 
 def remove_dead_sockets(directory: Path, pattern: str) -> None:
-    """Remove the sockets of processes that were killed: nobody listens at them any more."""
+    """Remove the sockets of processes that were killed."""
     for path in directory.glob(pattern):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.setblocking(False)
@@ -105,11 +105,11 @@ def remove_dead_sockets(directory: Path, pattern: str) -> None:
             except ConnectionRefusedError:
                 path.unlink(missing_ok=True)
             except OSError:
-                continue  # gone by now, or so busy that it is alive
+                continue  # removed meanwhile, or busy and therefore alive
 
 
 class QuietServer(uvicorn.Server):
-    """One part of a process: signals are not its business, and it says when it is up."""
+    """A server inside a process: it installs no signal handlers and reports when it has started."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -117,7 +117,7 @@ class QuietServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         assert sockets is not None, "the caller binds the sockets"
-        # uvicorn would listen without a limit for TLS handshakes, for which the default is a minute.
+        # uvicorn would listen with the default limit for TLS handshakes, which is a minute.
         await super().startup([])
         loop, tls = asyncio.get_running_loop(), self.config.ssl
         for listening in sockets:
@@ -132,7 +132,7 @@ class QuietServer(uvicorn.Server):
         self.up.set()
 
     def stop_listening(self) -> None:
-        """Leave new connections to the other processes at this port; those that are open stay."""
+        """Leave new connections to the other processes on this port; open ones stay."""
         for server in self.servers:
             server.close()
 

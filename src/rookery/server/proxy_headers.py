@@ -1,7 +1,7 @@
-"""What a reverse proxy says about its client: the address, and whether it came over https.
+"""Headers of a reverse proxy: the client's address, and whether it used https.
 
-It is believed from the networks that settings name, from a unix socket, which only the proxy can open, and, where a
-secret is set, only with that secret. The secret is taken out of the request before anybody else sees its headers.
+They are trusted from the networks in the settings, from a unix socket, which only the proxy can open, and, where a
+secret is set, only with that secret. The secret is removed before the application sees the headers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ProxyHeaders:
             if self._is_proxy(scope, shown):
                 self._believe(scope)
                 if self._secret is not None and (known := scope.get("rookery.known")) is not None:
-                    known()  # it speaks for many, as one that is known by its network
+                    known()  # it connects for many clients, like a proxy known by its network
         await self._application(scope, receive, send)
 
     def _take_secret(self, scope: Scope) -> list[bytes]:
@@ -50,7 +50,7 @@ class ProxyHeaders:
         client = scope.get("client")
         if self._secret is not None:
             is_right = len(shown) == 1 and hmac.compare_digest(shown[0], self._secret)
-            # With networks as well, both have to fit.
+            # If networks are set as well, both must match.
             return is_right and (
                 client is None or not self._networks or connection_limits.is_trusted(client[0], self._networks)
             )
@@ -61,7 +61,7 @@ class ProxyHeaders:
         if len(said) == 1 and (scheme := _SCHEMES.get(said[0].strip().lower())) is not None:
             scope["scheme"] = _OF_WEBSOCKETS[scheme] if scope["type"] == "websocket" else scheme
         passed = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-for"]
-        # Each proxy adds at the end whom it heard from: the last one that is no proxy of ours is the client.
+        # Each proxy appends the address it was called from: the last one that is not a trusted proxy is the client.
         for each in reversed([part.strip() for part in ",".join(passed).split(",") if part.strip()]):
             host = _host(each)
             if not connection_limits.is_trusted(host, self._networks):
@@ -70,7 +70,7 @@ class ProxyHeaders:
 
 
 def _host(text: str) -> str:
-    """Without a port; what is no address stays as it is, and is cut."""
+    """Return the host without a port. Text that is not an address is kept and truncated."""
     if text.startswith("[") and "]" in text:
         return text[1 : text.index("]")]
     return (text.partition(":")[0] if text.count(":") == 1 else text)[:_MAX_HOST_CHARS]

@@ -1,8 +1,8 @@
-"""How long, and how large, a request may be until it has arrived; the server itself would wait for ever.
+"""Limits on the time and size of an incoming request; uvicorn itself would wait forever.
 
-A client that opens connections and sends a byte now and then would otherwise keep them all. What the application does
-with a request, and how fast it reads it, is not counted: only what the client owes. Nor may one address have any number
-of connections on which nobody has logged in (`guests`): the application says who has, by `rookery.known` of the scope.
+Without them, a client that opens connections and sends a byte now and then could keep them all. Only time that the
+client takes counts, not the time in which the application works or reads. The number of unauthenticated connections per
+address is limited, too (`connection_limits`): the application calls `rookery.known` of the scope after a login.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from rookery.server import connection_limits
 from rookery.server.connection_limits import Guests
 
-# From the connection, or from the first byte after an answer, until the end of the header block.
+# From the connection, or from the first byte after a response, until the end of the header block.
 HEAD_SECONDS = 10.0
 # From the end of the header block until the end of the body.
 BODY_SECONDS = 30.0
-# Behind those seconds a body must come at least this fast; chosen, slower than any line people work on.
+# After those seconds a body must arrive at least this fast. Slower than any connection that users work on.
 BYTES_PER_SECOND = 32 * 1024
 MAX_HEAD_BYTES = 32 * 1024
-# So much of a head is looked at in one go; its length is known that exactly.
+# The head is processed in pieces of this size, which is also the precision of its length limit.
 _SLICE_BYTES = 4 * 1024
 _RETRY_SECONDS = 5
 
@@ -37,12 +37,12 @@ _MALFORMED = "This is not an HTTP request."
 _TOO_SLOW = "The request took too long to arrive."
 _TOO_MANY = "Too many connections from this address are open without a login. Close some, or try again in a moment."
 
-# By the state of their server, with which they go.
+# By the state of their server, which they do not outlive.
 _GUESTS: WeakKeyDictionary[Any, Guests] = WeakKeyDictionary()
 
 
 class TimelyRequests(H11Protocol):
-    """HTTP of the public port. Its options bound what may gather: `h11_max_incomplete_event_size`."""
+    """HTTP of the public port. The option `h11_max_incomplete_event_size` bounds its buffer."""
 
     _head_seconds = HEAD_SECONDS
     _body_seconds = BODY_SECONDS
@@ -70,14 +70,15 @@ class TimelyRequests(H11Protocol):
     def handle_events(self) -> None:
         super().handle_events()
         if self._guest_key is not None and self.scope is not None:
-            # The request runs in a task, which has not begun yet.
+            # The request runs in a task, which has not started yet.
             self.scope["rookery.known"] = self._become_known  # type: ignore[typeddict-unknown-key]
 
     @property
     def is_idle(self) -> bool:
-        """Whether the server waits for the client: for a request, for the rest of one, or to read its answer.
+        """Whether the server waits for the client: for a request, for the rest of one, or to read the response.
 
-        A request whose body does not come is idle, too: else a hundred such requests would keep everybody out.
+        A request whose body does not arrive is idle, too: otherwise a hundred such requests would block all other
+        clients.
         """
         if self._is_upgraded:
             return False
@@ -95,11 +96,11 @@ class TimelyRequests(H11Protocol):
             self.transport.close()
 
     def _is_admitted(self) -> bool:
-        """Count the connection. False when its address has too many of them, all of which are busy."""
+        """Count the connection. Return False when its address has too many of them, all of them busy."""
         address, config = self.client[0] if self.client else None, self.config
         is_proxy = connection_limits.is_trusted(address, config.forwarded_allow_ips)
         if address is None or is_proxy:
-            return True  # a unix socket, or somebody who speaks for many
+            return True  # a unix socket or a trusted proxy
         known = _GUESTS.setdefault(self.server_state, Guests(self._max_guests))
         key = connection_limits.address_key(address)
         if not known.admit(key, self):
@@ -108,7 +109,7 @@ class TimelyRequests(H11Protocol):
         return True
 
     def _become_known(self) -> None:
-        """Somebody on it is logged in, or it is gone. May be called more than once."""
+        """Stop counting: a request was authenticated, or the connection is closed. May be called more than once."""
         key, self._guest_key = self._guest_key, None
         if key is not None:
             _GUESTS[self.server_state].leave(key, self)
@@ -133,7 +134,7 @@ class TimelyRequests(H11Protocol):
             return
         socket = self.transport.get_protocol()
         assert isinstance(socket, CountedWebSocket), "the option `ws` of the server names another protocol"
-        # It stays counted until its credential was found good, or it is closed. Its task has not begun yet.
+        # It is counted until its credential was accepted or it is closed. Its task has not started yet.
         socket.on_lost = self._become_known
         if socket.handshake_initiated and not socket.handshake_complete:
             socket.scope["rookery.known"] = self._become_known  # type: ignore[typeddict-unknown-key]
@@ -145,14 +146,14 @@ class TimelyRequests(H11Protocol):
             self._refuse(400, "malformed", _MALFORMED)
 
     def _look(self) -> None:
-        """Count for as long as the client owes something: the rest of a head or of a body."""
+        """Start or stop the timer: it runs while the rest of a head or body is outstanding."""
         is_ours = not self.transport.is_closing() and self.transport.get_protocol() is self
         if not is_ours or self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
             self._expect_nothing()
         elif self._timer is None:
             self._expect()
         elif self._is_for_head and not self._owes_head:
-            self._expect(received=self._received)  # some of the body came with its head
+            self._expect(received=self._received)  # a part of the body came with its head
 
     @property
     def _owes_head(self) -> bool:
@@ -169,7 +170,7 @@ class TimelyRequests(H11Protocol):
             self._timer = None
 
     def _seconds(self) -> float:
-        """How long what is expected may take, given what has come of it. A head is short, whatever the line."""
+        """Return the time limit for what is expected, given how much has arrived. A head is short on any connection."""
         if self._is_for_head:
             return self._head_seconds
         return self._body_seconds + self._received / BYTES_PER_SECOND
@@ -180,7 +181,7 @@ class TimelyRequests(H11Protocol):
             return
         now = self.loop.time()
         if self.flow.read_paused:
-            self._since = now  # the application is the slow one
+            self._since = now  # the application is the slow side
         left = self._since + self._seconds() - now
         if left > 0:
             self._timer = self.loop.call_later(left, self._judge)
@@ -190,7 +191,7 @@ class TimelyRequests(H11Protocol):
             self.transport.close()
 
     def _refuse(self, status: int, code: str, message: str, *, retry_after: int | None = None) -> None:
-        """Answer in the form of every error. Nothing was read that could have named the request, so it gets a name."""
+        """Send an error in the API's form. The request was not read, so it gets a new request id."""
         self._expect_nothing()
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.close()
@@ -211,7 +212,7 @@ class TimelyRequests(H11Protocol):
 
 
 class CountedWebSocket(WebSocketsSansIOProtocol):
-    """A WebSocket of the public port, which was a guest as an HTTP connection and may still be one."""
+    """A WebSocket of the public port. It was counted as an HTTP connection and may still be."""
 
     on_lost: Callable[[], None] | None = None
 

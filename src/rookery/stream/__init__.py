@@ -1,5 +1,5 @@
-"""How clients follow chats live, and how replicas pass live parts to each other. Reads only: it moves no chat.
+"""Live streams of chats to clients, and the relay of live parts between replicas. It only reads: it changes no chat.
 
-Durable events come from the database (`sync`), previews from part buffers, here or in other replicas (`relay`). Start
-with `loop.py`: what one client is told, and when. `service.py` puts the parts together for the API.
+Durable events come from the database (`snapshots`), previews from part buffers of this or another replica (`relay`).
+Start with `viewer`, which decides the events that one client gets. `service` assembles the package for the API.
 """

@@ -1,6 +1,6 @@
-"""Asks the database what is left of the rights of those who watch, and tells a person's other tabs what was read.
+"""Database checks of the rights behind open streams, and notifications of read cursors to the user's other tabs.
 
-Whoever watches is there: a session with an open stream counts as used, although nothing is requested with it.
+A session with an open stream counts as used, although no requests are sent with it.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class AccessCheck:
 
 
 class ReadTeller:
-    """Called when a stream has moved somebody's cursor: their other lists show it as read, too."""
+    """Called when a stream has moved a user's read cursor, so that the user's other lists show the chat as read."""
 
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
 
     def __call__(self, user_id: UUID, chat_id: ChatId) -> None:
-        # No version moved; a reader need not be the owner, so who it was stands in `users`.
+        # No version changed. A reader need not be the owner, so the user is named in `users`.
         hint = WatchHint(user_id=user_id, kind=WatchKind.READ, chat_id=chat_id, snapshot_version=0, users=(user_id,))
         self._publisher.publish([hint])

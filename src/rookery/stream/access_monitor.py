@@ -1,7 +1,7 @@
-"""Watches over rights while streams are open: whoever loses them loses the stream.
+"""Monitoring of rights while streams are open: a user who loses a right loses the stream.
 
-Hints say that somebody's rights may have changed; every minute all are looked at anyway. What the rights are is asked
-of a callable: this module knows only when to ask, and what to do with the answer.
+Hints announce that rights may have changed; in addition all are checked every minute. A callable looks up the rights:
+this module only decides when to check, and applies the result.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ log = get_logger("stream.access_monitor")
 
 
 class Right(Enum):
-    """What is left of somebody's access."""
+    """The remaining access of a stream."""
 
     KEPT = "kept"
     LOGGED_OUT = "logged_out"  # session or token gone or expired, or the user disabled
-    WITHDRAWN = "withdrawn"  # may not read this chat any more
-    DELETED = "deleted"  # nobody may: there is no such chat
+    WITHDRAWN = "withdrawn"  # the user may no longer read this chat
+    DELETED = "deleted"  # the chat no longer exists
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """Who reads what by which credential. Watch streams name no chat; a chat's rights are those of its root.
+    """The user, chat and credential of a stream. Watch streams name no chat; a chat's rights are those of its root.
 
-    `has_reason`: an administrator opened it and said why. `marks`: what it shows may become read.
+    `has_reason`: an administrator opened it by stating a reason. `marks`: the stream may move the read cursor.
     """
 
     user_id: UUID
@@ -46,7 +46,7 @@ class Grant:
     marks: bool = True
 
 
-# One query for all of them, in order; called again when it raises.
+# One query for all grants, with results in the same order. It is called again after an exception.
 RightsCheck = Callable[[Sequence[Grant]], Awaitable[Sequence[Right]]]
 
 _ENDINGS = {
@@ -57,14 +57,14 @@ _ENDINGS = {
 
 
 class AccessGuard:
-    """Holds the grant of every open stream. `run` answers hints; `recheck` looks at all."""
+    """Holds the grant of every open stream. `run` handles hints; `recheck` checks all streams."""
 
     def __init__(self, bus: Bus, check: RightsCheck) -> None:
         self._check = check
         self._grants: dict[Session, Grant] = {}
         self._asked: dict[Session, None] = {}
         self._wake = asyncio.Event()
-        # How often rights have changed: whoever opens a stream asks before and after.
+        # The number of access changes so far. It is compared before and after a stream is opened.
         self.changes = 0
         self._subscriptions = (bus.subscribe(AccessHint, self._on_hint), bus.on_resync(self._ask_all))
 
@@ -72,9 +72,9 @@ class AccessGuard:
         return len(self._grants)
 
     async def hold(self, session: Session, grant: Grant, *, since: int) -> None:
-        """Watch over a stream that is about to begin. `since` is what `changes` was before its right was checked.
+        """Monitor a stream that is about to begin. `since` is the value of `changes` before its right was checked.
 
-        When rights changed meanwhile they are looked at again before anything is shown.
+        If rights changed meanwhile, they are checked again before anything is sent.
         """
         self._grants[session] = grant
         if self.changes != since:
@@ -84,11 +84,11 @@ class AccessGuard:
         self._grants.pop(session, None)
 
     def grants(self) -> Mapping[Session, Grant]:
-        """Who watches what, for whoever counts an open stream as activity."""
+        """The grants of all open streams, to count them as activity."""
         return dict(self._grants)
 
     async def run(self) -> NoReturn:
-        """Check what hints speak of, until cancelled."""
+        """Check the streams that hints concern, until canceled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -96,7 +96,7 @@ class AccessGuard:
             await self._judge([session for session in asked if session in self._grants])
 
     async def recheck(self) -> None:
-        """Look at every open stream."""
+        """Check every open stream."""
         await self._judge(list(self._grants))
 
     def close(self) -> None:
@@ -109,7 +109,7 @@ class AccessGuard:
         try:
             rights = await self._check([self._grants[session] for session in sessions])
         except Exception as error:
-            # Streams stay open: an unanswered question is no withdrawal. The next minute asks again.
+            # Streams stay open: a failed check is not a withdrawal. The check is repeated within a minute.
             log.warning("access_check_failed", streams=len(sessions), error=str(error) or type(error).__name__)
             return
         for session, right in zip(sessions, rights, strict=True):
@@ -131,7 +131,7 @@ class AccessGuard:
 
 
 def concerns(hint: AccessHint, grant: Grant) -> bool:
-    """Whether a change of rights may be one of this grant; a kind nobody knows may be anybody's."""
+    """Whether a change of rights may concern this grant. An unknown kind concerns all grants."""
     if hint.id is None:
         return True
     match hint.kind:

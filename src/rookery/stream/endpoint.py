@@ -1,7 +1,8 @@
-"""Where a request becomes a stream: opened first, answered then. Everything that can fail fails before the upgrade.
+"""Serving a stream on an ASGI connection: it is opened first and answered afterwards, so it can fail before the
+upgrade.
 
-A refusal is an ordinary response with the error body of the API, over WebSocket as well, so that a client can tell
-why. Whoever calls this has authenticated the request and knows what it may see.
+A refusal is an ordinary response with the error body of the API, over WebSocket as well, so that the client gets the
+reason. The caller has authenticated the request and checked its rights.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ _UNAVAILABLE = {"Retry-After": "2"}
 
 
 async def serve(scope: Scope, receive: Receive, send: Send, open_stream: Callable[[], Awaitable[Opened]]) -> None:
-    """Serve one stream on a WebSocket or a plain GET; returns at its end.
+    """Serve one stream on a WebSocket or a plain GET; return when it ends.
 
-    What `open_stream` raises is answered if it is a refusal, and raised if it is not.
+    If `open_stream` raises a refusal, it is sent as a response; other exceptions are re-raised.
     """
     try:
         opened = await open_stream()
@@ -40,7 +41,7 @@ async def serve(scope: Scope, receive: Receive, send: Send, open_stream: Callabl
         else:
             transport = await sse.start(receive, send)
     except OSError:
-        await opened.close()  # the client left before it was answered
+        await opened.close()  # the client left before the response
         return
     except BaseException:
         await opened.close()
@@ -49,7 +50,7 @@ async def serve(scope: Scope, receive: Receive, send: Send, open_stream: Callabl
 
 
 async def refuse(scope: Scope, receive: Receive, send: Send, refusal: Refusal) -> None:
-    """Answer that there is no stream."""
+    """Send a refusal instead of a stream."""
     if scope["type"] == "websocket":
         await ws.refuse(receive, send, refusal)
     else:
@@ -57,7 +58,7 @@ async def refuse(scope: Scope, receive: Receive, send: Send, refusal: Refusal) -
 
 
 def refusal_of(error: Exception) -> Refusal | None:
-    """How an error is answered; None for one that is a bug."""
+    """Return the response to an exception; None for an unexpected one."""
     match error:
         case InvalidInput():
             return Refusal(status=400, code=error.code, message=str(error))

@@ -1,9 +1,9 @@
-"""Why a stream does not begin, or ends.
+"""Exceptions and close codes of streams.
 
-StreamRefused         before it begins: an ordinary HTTP answer
+StreamRefused         before the stream begins: an ordinary HTTP response
 ├── TooManyStreams    429
-└── ReplicaDraining   503: this process is about to stop; another one answers
-StreamEnded           after it began: a close code of streaming.md, "Close codes"
+└── ReplicaDraining   503: this process is stopping; another one answers
+StreamEnded           after the stream began: a close code (docs/api/streams.md)
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _RECONNECT = frozenset({CloseCode.INTERNAL, CloseCode.SHUTDOWN, CloseCode.NO_DAT
 
 
 class StreamRefused(Exception):
-    """The stream does not begin. The message is a sentence for people."""
+    """The stream does not begin. The message is shown to users."""
 
 
 class TooManyStreams(StreamRefused):
     def __init__(self, maximum: int) -> None:
         self.maximum = maximum
-        super().__init__(f"There are {maximum} open streams already, which is the limit. Close one and try again.")
+        super().__init__(f"You already have {maximum} open streams, which is the limit. Close one and try again.")
 
 
 class ReplicaDraining(StreamRefused):
@@ -49,7 +49,7 @@ class ReplicaDraining(StreamRefused):
 
 
 class StreamEnded(Exception):
-    """The stream is over; the client is told the code and the reason."""
+    """The stream has ended; the client gets the code and the reason."""
 
     def __init__(self, code: CloseCode, reason: str) -> None:
         self.code = code

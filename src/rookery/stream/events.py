@@ -1,7 +1,7 @@
 """The events of a stream, as structs and as the JSON that is sent.
 
 Events are encoded once, where they are made, and passed on as bytes; a frame is a JSON array of them. Live parts
-(`message_part`) are not here: they come encoded from the part buffer.
+(`message_part`) are not defined here: the part buffer encodes them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PROTOCOL = 1
 
 
 class Event(msgspec.Struct, frozen=True, tag_field="type"):
-    """Base of all: told apart by `type`."""
+    """Base of all events, distinguished by `type`."""
 
 
 class Hello(Event, frozen=True, tag="hello"):
@@ -33,7 +33,7 @@ class Hello(Event, frozen=True, tag="hello"):
 
 
 class HistoryReset(Event, frozen=True, tag="history_reset"):
-    """What the client holds is void; the messages that follow, up to `synced`, take its place."""
+    """The client's messages are outdated; the messages that follow, up to `synced`, replace them."""
 
     count: int
     has_more: bool
@@ -58,7 +58,7 @@ class ErrorShown(Event, frozen=True, tag="error"):
 
 
 class ActionRequired(Event, frozen=True, tag="action_required"):
-    """`kind` is "tools", whose results the client gives, or "approval", where a person says whether they may run."""
+    """`kind` is "tools" if the client has to submit results, or "approval" if a user has to approve the calls."""
 
     kind: ActionKind
     tool_calls: tuple[ActionCall, ...]
@@ -123,7 +123,10 @@ class ListResync(Event, frozen=True, tag="resync"):
 
 
 class RepositoryState(msgspec.Struct, frozen=True, kw_only=True):
-    """A repository that a chat works in. `diff` is a note when it would be too long; `removed`: it is gone."""
+    """A repository that a chat works in.
+
+    `diff` is a note if it would be too long. `removed`: the repository is gone.
+    """
 
     root: str
     branch: str | None
@@ -137,7 +140,7 @@ class RepositoryState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GitChanges(Event, frozen=True, tag="changes"):
-    """Repositories that are different from what was sent before. The first event has all there are."""
+    """Repositories that changed since the last event. The first event has all of them."""
 
     repositories: tuple[RepositoryState, ...]
 
@@ -150,7 +153,7 @@ def encode(event: Event) -> bytes:
 
 
 def encode_message(view: MessageView) -> bytes:
-    """A message as an event. One that cannot be written loses its content, never its place."""
+    """Encode a message as an event. A message that cannot be encoded is sent without its content."""
     try:
         return _encoder.encode(MessageAdded(view))
     except (ValueError, TypeError, RecursionError):
@@ -158,5 +161,5 @@ def encode_message(view: MessageView) -> bytes:
 
 
 def frame(events: Iterable[bytes]) -> bytes:
-    """One text frame of a socket, or one batch of an event stream."""
+    """Return one text frame of a WebSocket, or one batch of an event stream."""
     return b"[" + b",".join(events) + b"]"

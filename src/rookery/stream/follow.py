@@ -1,8 +1,8 @@
-"""Follows one chat for one client: hints and live parts in, frames out.
+"""The stream of one chat to one client: takes hints and live parts, and produces frames.
 
-Everything but the reads of the database happens in `take`, in the task that writes to the client. A client that is
-slow is therefore not asked for, and what it misses waits where it is bounded: hints merge into one, parts stay in their
-feed, where a reader is only a cursor. While the database does not answer, parts go on flowing.
+Everything except database reads happens in `take`, in the task that writes to the client. For a slow client `take` is
+not called, and pending data waits in bounded places: hints merge into one, and parts stay in their feed, where a reader
+is only a cursor. While the database is unreachable, parts continue to flow.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ READ_RETRY_SECONDS = (0.1, 0.2, 0.4, 0.8, 1.0)
 LAST_READ_RETRY_SECONDS = 2.0
 READ_PATIENCE_SECONDS = 30.0
 LAGGED_SECONDS = 1.0
-# What was recorded is looked up by its reader; of hints that a slow client did not take the newest are enough.
+# A client loads recorded calls itself, so the newest hints are enough for a slow client.
 MAX_DEBUG_PENDING = 64
 DELETED = "This chat was deleted."
 
 
 class PartSource(Protocol):
-    """Where the parts of one replica come from: its own buffer, or a mirror of it."""
+    """The source of one replica's parts: its own buffer, or a mirror of it."""
 
     def subscribe(
         self, key: EpisodeKey, from_seq: int = 1, *, wake: Callable[[], None] | None = None
@@ -56,18 +56,18 @@ class PartSource(Protocol):
 
 class PartSources(Protocol):
     def source(self, worker_id: UUID) -> PartSource | None:
-        """Who has the parts of that replica; None when there is no way to it."""
+        """Return the source of that replica's parts; None if the replica cannot be reached."""
 
 
 class ReadMarker(Protocol):
-    """Moves the caller's own read cursor; None means the newest message. Failures are the marker's to log."""
+    """Moves the caller's own read cursor; None means the newest message. The marker logs its failures."""
 
     def __call__(self, chat_id: ChatId, message_id: int | None) -> Coroutine[None, None, None]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What all streams of a process share."""
+    """Services that all streams of a process share."""
 
     replica_id: UUID
     reader: Reader
@@ -81,9 +81,9 @@ class Surroundings:
 async def open_chat(
     around: Surroundings, chat_id: ChatId, params: StreamParams, *, mark_read: ReadMarker
 ) -> ChatStream:
-    """Read the chat for the first time and be ready to show it. Raises what the read raises.
+    """Read the chat for the first time and return its stream. Exceptions of the read are passed on.
 
-    The inbox is registered before the read: a change is either in it, or in the inbox.
+    The inbox is registered before the read, so that every change is either in the read or in the inbox.
     """
     stream = ChatStream(around, chat_id, params, mark_read=mark_read)
     try:
@@ -133,7 +133,7 @@ class ChatStream:
         self._reloads = False
         self._target: Target | None = None
         self._subscription: Subscription | None = None
-        # Nothing is under way: only parts can be new, unless somebody rouses it.
+        # Set while only parts can be new; `_rouse` clears it.
         self._is_at_rest = False
         self._is_lagged = False
         self._lagged_at: float | None = None
@@ -150,13 +150,13 @@ class ChatStream:
         wake()
 
     def take(self) -> Frame | None:
-        """The next frame. Synchronization goes first: a part of a new attempt must find the new versions."""
+        """Return the next frame. Synchronization comes first: parts of a new attempt need the new versions."""
         if self._is_at_rest:
             frame = self._take_part()
             if frame is not None or self._is_at_rest:
                 return frame
         if self._inbox.is_gone:
-            # Not even what was read before: nobody may see it any more.
+            # Not even data that was read before: no user may see the chat any more.
             raise StreamEnded(CloseCode.DELETED, DELETED)
         if self._reading is not None and self._reading.done():
             self._apply(self._reading)
@@ -173,7 +173,7 @@ class ChatStream:
         return frame
 
     def _take_part(self) -> Frame | None:
-        """The short way of what runs for every few words: one part more, and nothing else to look after."""
+        """Return a frame with one more part if nothing else is pending. This fast path runs for every few words."""
         subscription = self._subscription
         if subscription is None:
             return None
@@ -224,12 +224,12 @@ class ChatStream:
         return events.encode(Hello(self.chat_id, around.replica_id, around.clock.now(), opening.resume))
 
     def _mark_first(self) -> None:
-        """The client has been sent the first synchronization: that is read, if it wants it so."""
+        """Mark the first synchronization as read once it was sent, if the client asked for it."""
         self._has_marked = True
         reading = self._mark_read(self.chat_id, self._loop.last_message_id)
         self._marking = asyncio.create_task(reading, name="stream-mark-read")
 
-    # Reading
+    # Database reads
 
     def _synchronize(self) -> None:
         if self._reloads:
@@ -261,7 +261,7 @@ class ChatStream:
         return _Applied(await self._patiently(lambda: reader.reload(place)), is_resync=True)
 
     async def _patiently(self, read: Callable[[], Awaitable[Snapshot]]) -> Snapshot:
-        """Try until the database answers; a client waits for half a minute before it is sent away."""
+        """Repeat the read until the database answers. After half a minute the stream is closed."""
         clock = self._around.clock
         give_up_at = clock.monotonic() + READ_PATIENCE_SECONDS
         for delay in chain(READ_RETRY_SECONDS, repeat(LAST_READ_RETRY_SECONDS)):
@@ -287,15 +287,15 @@ class ChatStream:
         self._retarget(is_anew=applied.is_resync)
 
     def _tell(self, durable: list[bytes], *, is_void: bool) -> None:
-        """`is_void`: what was shown of a preview is not of the one that follows."""
+        """Queue durable events. `is_void`: the preview shown so far does not belong to the next one."""
         if durable:
             self._outbox.put(durable, cursor=self._loop.last_message_id, clears_preview=is_void)
             self._is_lagged = self._is_lagged and not is_void
 
-    # Parts
+    # Live parts
 
     def _retarget(self, *, is_anew: bool = False) -> None:
-        """Follow what the last snapshot names. `is_anew`: the same parts are shown again, from the first."""
+        """Follow the episode that the last snapshot names. `is_anew`: the same parts are sent again, from the first."""
         target = self._loop.target
         if target == self._target and not is_anew:
             return
@@ -303,7 +303,7 @@ class ChatStream:
         self._subscribe()
 
     def _subscribe(self) -> None:
-        """Follow the target from behind the last part that was shown."""
+        """Follow the target from the last part that was sent."""
         self._unsubscribe()
         if self._target is None:
             return
@@ -313,7 +313,7 @@ class ChatStream:
         try:
             self._subscription = source.subscribe(self._target.episode, self._loop.last_seq + 1, wake=self._parts_came)
         except PartBufferError:
-            # That process is stopping. A preview problem never ends a stream.
+            # That process is stopping. Preview problems never end a stream.
             return
 
     def _unsubscribe(self) -> None:
@@ -322,7 +322,9 @@ class ChatStream:
             self._subscription = None
 
     def _pump(self) -> None:
-        """Show what there is to read, into an empty lane only: what waits in the feed is merged there."""
+        """Move parts from the feed into the outbox, only if it is empty: parts that wait in the feed are merged
+        there.
+        """
         if self._is_lagged:
             self._catch_up()
         subscription = self._subscription
@@ -345,7 +347,7 @@ class ChatStream:
 
     def _start_over(self, step: Step) -> None:
         if step is Step.STOP:
-            # Asking again would find the same hole, for ever.
+            # Subscribing again would find the same gap.
             self._ended(EndReason.TRUNCATED)
             return
         if step is Step.REBASE:
@@ -368,7 +370,7 @@ class ChatStream:
         self._rouse()
 
     def _catch_up(self) -> None:
-        """Show the episode again from its first part, merged; at most once per second."""
+        """Send the episode again from its first part, merged; at most once per second."""
         if not self._outbox.is_durable_empty or self._loop.episode is None:
             return
         now = self._around.clock.monotonic()
@@ -404,7 +406,7 @@ class ChatStream:
         self._debug_pending.clear()
 
     def _parts_came(self) -> None:
-        # Not `_rouse`: it stays at rest, and takes the short way.
+        # Not `_rouse`: only parts are new, so the fast path is enough.
         self._wake()
 
     def _rouse(self) -> None:
@@ -419,4 +421,4 @@ class _Applied:
 
 
 def _nobody() -> None:
-    """Nobody is attached yet; whoever will be looks by itself."""
+    """The wake function before a session is attached; the session takes the first frame without it."""

@@ -1,6 +1,6 @@
-"""Where hints for one stream arrive: one slot with the newest, and the registry of all slots of this process.
+"""The inbox of hints for one stream (one slot with the newest hint), and the registry of all inboxes of this process.
 
-Posting never waits and allocates nothing: the listener's task must not be held up by whoever listens.
+Posting never waits and allocates nothing, so a slow stream cannot delay the listener's task.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from rookery.store.db.pubsub import Bus, Subscription
 
 
 class Inbox:
-    """The newest hint for one stream. `wake` is called whenever there is something new in it."""
+    """The newest hint for one stream. `wake` is called when it changes."""
 
     __slots__ = ("_hint", "_resync", "_wake", "chat_id")
 
@@ -24,7 +24,7 @@ class Inbox:
         self._resync = False
 
     def post(self, hint: ChatHint) -> None:
-        """Keep the hint unless a newer one waits. That the chat is gone is never replaced."""
+        """Store the hint unless a newer one waits. A hint that the chat is gone is never replaced."""
         waiting = self._hint
         is_newest = (
             waiting is None or hint.gone or (not waiting.gone and waiting.snapshot_version < hint.snapshot_version)
@@ -35,7 +35,7 @@ class Inbox:
         self._wake()
 
     def resync(self) -> None:
-        """Hints may have been missed: read, whatever the versions say."""
+        """Request a read whatever the versions are, because hints may have been missed."""
         self._resync = True
         self._wake()
 
@@ -49,14 +49,14 @@ class Inbox:
         return self._hint is not None and self._hint.gone
 
     def take(self) -> tuple[ChatHint | None, bool]:
-        """What came since: the newest hint, and whether to read anyway."""
+        """Return the newest hint since the last call, and whether to read in any case."""
         taken = self._hint, self._resync
         self._hint, self._resync = None, False
         return taken
 
 
 class Registry:
-    """All inboxes of this process, by chat. Register before the first read, so that no change falls between."""
+    """All inboxes of this process, by chat. Register before the first read, so that no change is missed."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
@@ -71,7 +71,7 @@ class Registry:
         self._inboxes.setdefault(inbox.chat_id, {})[inbox] = subscription
 
     def remove(self, inbox: Inbox) -> None:
-        """May be called more than once."""
+        """Remove an inbox. May be called more than once."""
         inboxes = self._inboxes.get(inbox.chat_id, {})
         subscription = inboxes.pop(inbox, None)
         if subscription is None:

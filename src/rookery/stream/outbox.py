@@ -1,8 +1,8 @@
-"""What waits to be sent to one client: durable events, then live parts, both bounded.
+"""The outbox of one client: durable events, then live parts, both bounded.
 
-Durable events are those of one synchronization: the next is not read before they are gone. Parts wait in a lane of
-256 KiB; in a full one neighbours are merged, and if that is not enough all go and the client has to start the preview
-again (`lagged`). Nothing is allocated for a client that is up to date.
+Durable events are those of one synchronization: the next is not read before they are sent. Parts wait in a queue of
+256 KiB. In a full queue neighbors are merged; if that is not enough, all are dropped and the client has to restart the
+preview (`lagged`). Nothing is allocated for a client that is up to date.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PREVIEW_MAX_BYTES = 256 * 1024
 class Frame(NamedTuple):
     """One frame. `cursor` is set when it ends a synchronization: the id to resume from.
 
-    `is_all`: there is nothing behind it until its source wakes the session again.
+    `is_all`: nothing follows until the source wakes the session again.
     """
 
     data: bytes
@@ -31,13 +31,13 @@ class Frame(NamedTuple):
 
 
 class Outbox:
-    """Two lanes. `put` and `show` fill them, `take` empties them, durable events first."""
+    """Two queues. `put` and `show` fill them, `take` empties them, durable events first."""
 
     __slots__ = ("_cursor", "_durable", "_preview", "_preview_bytes", "_sent", "is_lagged")
 
     def __init__(self) -> None:
         self._durable: Sequence[bytes] = ()
-        self._sent = 0  # how many of them
+        self._sent = 0  # how many of them were sent
         self._cursor: int | None = None
         self._preview: list[PartEvent | bytes] = []
         self._preview_bytes = 0
@@ -52,7 +52,7 @@ class Outbox:
         return not self._preview
 
     def put(self, durable: Sequence[bytes], *, cursor: int | None = None, clears_preview: bool = False) -> None:
-        """Queue durable events. With a cursor they end a synchronization. A preview they void is forgotten."""
+        """Queue durable events. With a cursor they end a synchronization. A preview that they void is dropped."""
         if clears_preview:
             self.clear_preview()
         if self.is_durable_empty:
@@ -64,7 +64,7 @@ class Outbox:
             self._cursor = cursor
 
     def show(self, parts: Sequence[PartEvent]) -> None:
-        """Queue parts that were accepted. What comes into an empty lane fits, whatever its size."""
+        """Queue accepted parts. An empty queue accepts them whatever their size."""
         size = sum(len(part[2]) for part in parts)
         if self._preview and self._preview_bytes + size > PREVIEW_MAX_BYTES:
             self._shrink()
@@ -76,7 +76,7 @@ class Outbox:
         self._preview_bytes += size
 
     def mark(self, event: bytes) -> None:
-        """Queue an event that keeps its place among the parts."""
+        """Queue an event that keeps its position among the parts."""
         self._preview.append(event)
         self._preview_bytes += len(event)
 
@@ -86,7 +86,7 @@ class Outbox:
         self.is_lagged = False
 
     def take(self) -> Frame | None:
-        """The next frame: as much as there is, up to its bounds; a single event may be larger. None when empty."""
+        """Return the next frame, up to its bounds; a single event may be larger. None when empty."""
         if not self.is_durable_empty:
             return self._take_durable()
         if self._preview:
@@ -123,7 +123,7 @@ class Outbox:
         return taken
 
     def _shrink(self) -> None:
-        """Merge neighbours among the parts between marks."""
+        """Merge neighboring parts between marks."""
         merged: list[PartEvent | bytes] = []
         run: list[PartEvent] = []
         for each in self._preview:

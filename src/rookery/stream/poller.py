@@ -1,4 +1,4 @@
-"""The sync poller: tells streams every ten seconds what hints would have told them, for those that were lost."""
+"""The sync poller: every ten seconds it posts the current state to all streams, to make up for lost hints."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rookery.telemetry.log import get_logger
 log = get_logger("stream.poller")
 
 POLL_SECONDS = 10.0
-# Chosen: while hints do not arrive at all, polling is all there is.
+# While hints do not arrive at all, polling is the only source.
 DEAF_POLL_SECONDS = 2.0
 JITTER = 0.1
 CHUNK = 5000
@@ -39,7 +39,7 @@ async def _nothing() -> None:
 
 
 class Poller:
-    """`run` polls until cancelled. `recheck` is called at every sixth tick: access is looked at as rarely."""
+    """`run` polls until canceled. `recheck` is called at every sixth tick to check access."""
 
     def __init__(
         self,
@@ -69,12 +69,12 @@ class Poller:
             try:
                 await self.tick()
             except Exception as error:
-                # Of the one who asked for the recheck, or of a row: the other streams are polled again next time.
+                # The recheck or a row failed. The next tick polls all streams again.
                 self._stats.failed += 1
                 log.exception("poller_failed", error)
 
     async def tick(self) -> None:
-        """Post what is true now to every stream. A query that fails is made up for by the next tick."""
+        """Post the current state to every stream. The next tick makes up for a failed query."""
         self._stats.ticks += 1
         chat_ids = self._registry.chat_ids()
         try:
@@ -97,7 +97,7 @@ class Poller:
 
 
 def gone(chat_id: UUID) -> ChatHint:
-    """What is said of a chat without a row."""
+    """Return the hint for a chat without a row."""
     return ChatHint(
         chat_id=chat_id,
         snapshot_version=0,

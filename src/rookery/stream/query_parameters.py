@@ -15,9 +15,9 @@ _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
 class StreamParams(msgspec.Struct, frozen=True, kw_only=True):
-    """`after_id` 0 means that the client holds nothing; `tail` 0 that it wants no window.
+    """`after_id` 0 means that the client has no messages; `tail` 0 that it wants no window.
 
-    Streams do not mark anything as read unless they are asked to.
+    A stream marks messages as read only on request.
     """
 
     after_id: int = 0
@@ -28,7 +28,10 @@ class StreamParams(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse(query: Mapping[str, str], *, last_event_id: str | None = None) -> StreamParams:
-    """The parameters of a request; `InvalidInput` names the one that is wrong. `Last-Event-ID` wins over `after_id`."""
+    """Return the parameters of a request; `InvalidInput` names a wrong one.
+
+    `Last-Event-ID` takes precedence over `after_id`.
+    """
     for name in query:
         if name not in StreamParams.__struct_fields__:
             raise InvalidInput(name, f"There is no parameter {name!r} here.")

@@ -1,8 +1,8 @@
-"""Everything that serves streams in one replica, put together: who is admitted, what they are shown, how it ends.
+"""The stream service of one replica: admission, the opening of streams, and shutdown.
 
 The API authenticates, asks for a stream, and hands over its socket:
 
-    opened = await streams.open_chat(grant, params)   # refuses with exceptions, before any answer is sent
+    opened = await streams.open_chat(grant, params)   # raises refusals before any response is sent
     await opened.run(await ws.accept(scope, receive, send))
 """
 
@@ -41,8 +41,8 @@ log = get_logger("stream")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamParts:
-    """What streams need of the replica around them. `on_read` hears whose cursor moved, to tell other tabs."""
+class StreamServices:
+    """The services that streams need. `on_read` is called when a read cursor moved, to notify the user's other tabs."""
 
     replica_id: UUID
     machine: Machine
@@ -72,7 +72,7 @@ class Opened:
         self._since = since
 
     async def run(self, transport: Transport) -> None:
-        """Serve the client until either side ends it."""
+        """Serve the client until either side ends the stream."""
         streams = self._streams
         session = Session(
             transport,
@@ -95,15 +95,15 @@ class Opened:
             self._slot.release()
 
     async def close(self) -> None:
-        """Give up before it ran."""
+        """Release the stream before it ran."""
         self._slot.release()
         await self._source.close()
 
 
 class Streams:
-    """All streams of a replica. `running` keeps the loops behind them going."""
+    """All streams of a replica. `running` runs the loops behind them."""
 
-    def __init__(self, parts: StreamParts) -> None:
+    def __init__(self, parts: StreamServices) -> None:
         self.parts = parts
         self.sessions = Sessions(
             clock=parts.clock, rng=parts.rng, per_user=parts.per_user, per_replica=parts.per_replica
@@ -132,12 +132,14 @@ class Streams:
         )
 
     async def open_chat(self, grant: Grant, params: StreamParams, *, since: int | None = None) -> Opened:
-        """A stream of one chat. The caller has checked that the user may read it; `since` is what `guard.changes`
-        was before the first look at the user's credential.
+        """Open a stream of one chat.
 
-        Raises `StreamRefused`, `ChatNotFound`, or what the store raises when the database does not answer.
+        The caller has checked that the user may read it; `since` is the value of `guard.changes` before the credential
+        was
+        first checked. Raises `StreamRefused`, `ChatNotFound`, or an exception of the store when the database does not
+        answer.
         """
-        assert grant.chat_id is not None, "a stream of which chat?"
+        assert grant.chat_id is not None, "the stream of a chat needs a chat"
         since = self.guard.changes if since is None else since
         slot = self.sessions.admit(grant.user_id)
         try:
@@ -150,19 +152,22 @@ class Streams:
         return Opened(self, slot, source, grant=grant, since=since)
 
     def open_watch(self, grant: Grant, *, since: int | None = None) -> Opened:
-        """A stream of everything in the user's list. `since` as for the stream of a chat."""
+        """Open a stream of all changes in the user's chat list. `since` is as in `open_chat`."""
         since = self.guard.changes if since is None else since
         slot = self.sessions.admit(grant.user_id)
         return Opened(self, slot, self.watch.join(grant.user_id), grant=grant, since=since)
 
     def open_source(self, grant: Grant, source: Source, *, since: int | None = None) -> Opened:
-        """A stream of something else, under the same roof. `since` as for the stream of a chat."""
+        """Open a stream of another source, with the same admission and monitoring. `since` is as in `open_chat`."""
         since = self.guard.changes if since is None else since
         return Opened(self, self.sessions.admit(grant.user_id), source, grant=grant, since=since)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Poller, guard and watch hub run inside. At the end all clients are sent elsewhere."""
+        """Run the poller, the access guard and the watch hub.
+
+        At the end all clients are asked to reconnect elsewhere.
+        """
         async with asyncio.TaskGroup() as group:
             loops = [
                 group.create_task(self.poller.run(), name="stream-poller"),
@@ -182,11 +187,11 @@ class Streams:
 
 
 class _Marker:
-    """Moves one person's read cursor; of somebody who has none there, nothing."""
+    """Moves the read cursor of one user; does nothing for a user who has none in the chat."""
 
     __slots__ = ("_is_allowed", "_parts", "_user_id")
 
-    def __init__(self, parts: StreamParts, grant: Grant) -> None:
+    def __init__(self, parts: StreamServices, grant: Grant) -> None:
         self._parts = parts
         self._user_id = grant.user_id
         self._is_allowed = grant.marks
@@ -201,7 +206,7 @@ class _Marker:
         except ChatNotFound:
             return
         except DATABASE_ERRORS as error:
-            # The next frame moves it as far, or the next visit does.
+            # The next frame or the next visit moves the cursor as far.
             log.warning("mark_read_failed", chat_id=chat_id, error=str(error) or type(error).__name__)
             return
         self._parts.on_read(self._user_id, chat_id)

@@ -1,7 +1,7 @@
-"""One connection: sends what its source has, beats when there is nothing, listens to the client, and ends it.
+"""One connection: sends the frames of its source and heartbeats, receives frames of the client, and closes.
 
-The transport is anything that can send bytes; everything here works without a socket. The writer pulls: while a send
-waits for a slow client, the source is not asked for more, and what it would say gathers where it is bounded.
+The transport is anything that can send bytes; nothing here needs a socket. The writer pulls: while a send waits for a
+slow client, the source is not asked for more, and its data waits in bounded places.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ GOODBYE_SPREAD_SECONDS = 2.0
 
 
 class Transport(Protocol):
-    """A way to one client. `send` waits while the client is slow and raises `OSError` when it is gone.
+    """A connection to one client. `send` waits while the client is slow and raises `OSError` when it is gone.
 
-    `cursor` marks the end of a synchronization. `beat` shows that the server lives, in the transport's own way.
-    `receive` gives what the client sent, None once it is gone.
+    `cursor` marks the end of a synchronization. `beat` sends a heartbeat in the form of the transport. `receive`
+    returns
+    what the client sent, or None once it is gone.
     """
 
     @property
@@ -55,7 +56,7 @@ class Transport(Protocol):
 
 
 class Inbound(msgspec.Struct, frozen=True):
-    """What a client may send. Unknown types, and frames that make no sense, are ignored."""
+    """A frame of a client. Unknown types and malformed frames are ignored."""
 
     type: str = ""
     message_id: int | None = None
@@ -63,9 +64,9 @@ class Inbound(msgspec.Struct, frozen=True):
 
 
 class Source(Protocol):
-    """What a session shows. `take` gives the next frame, None when there is none now, or raises `StreamEnded`.
+    """The source of a session. `take` returns the next frame, None when there is none now, or raises `StreamEnded`.
 
-    Whoever has something new calls the `wake` it was attached with.
+    When it has something new, it calls the `wake` it was attached with.
     """
 
     def attach(self, wake: Callable[[], None]) -> None: ...
@@ -79,7 +80,7 @@ class Source(Protocol):
 
 @dataclass(slots=True)
 class SessionStats:
-    """`slow` counts clients that were given up because a send took too long."""
+    """`slow` counts clients that were disconnected because a send took too long."""
 
     sent_frames: int = 0
     sent_bytes: int = 0
@@ -133,14 +134,14 @@ class Session:
         self._heard_at: deque[float] | None = None
 
     def end(self, code: CloseCode, reason: str, *, last: bytes | None = None) -> None:
-        """End it soon, with an event as its last word. The first call counts."""
+        """End the connection soon, with an optional last event. Only the first call has an effect."""
         if self._end is None:
             self._end = StreamEnded(code, reason)
             self._last = last
             self._wake.set()
 
     async def run(self) -> None:
-        """Return when the connection is over and its source closed. The caller closes the socket."""
+        """Return when the connection has ended and its source is closed. The caller closes the socket."""
         self._source.attach(self._wake.set)
         helpers = [
             asyncio.create_task(self._receive(), name="stream-receive"),
@@ -190,7 +191,7 @@ class Session:
     async def _send(self, frame: Frame) -> None:
         data = frame.data
         self._beats = False
-        # No timer unless the client is slow: this runs for every token.
+        # A timer is set only if the client is slow: this runs for every token.
         await Within(self._send_seconds, self._transport.send(data, frame.cursor).__await__())
         self._sent_at = self._clock.monotonic()
         self._stats.sent_frames += 1
@@ -208,12 +209,12 @@ class Session:
 
     async def _close(self, end: StreamEnded) -> None:
         self._stats.closed[int(end.code)] += 1
-        # A client that stopped reading cannot be told; the kernel's timeout frees its socket.
+        # A client that stopped reading cannot be notified; the kernel's timeout frees its socket.
         with contextlib.suppress(OSError, TimeoutError):
             await Within(CLOSE_SECONDS, self._transport.close(int(end.code), end.reason).__await__())
 
     async def _tend(self) -> None:
-        """Ask for a heartbeat when nothing was sent for a while."""
+        """Request a heartbeat when nothing was sent for a while."""
         beat = self._transport.heartbeat_seconds
         while True:
             due = self._sent_at + beat
@@ -225,7 +226,9 @@ class Session:
             await self._clock.sleep(due - now, "stream-heartbeat")
 
     async def _receive(self) -> None:
-        """Always be reading: the server stops looking at a connection whose last frame nobody took, pongs included."""
+        """Receive all the time: the server stops reading a connection, pongs included, until the last frame was
+        received.
+        """
         try:
             while (data := await self._transport.receive()) is not None:
                 self._check_inbound(data)
@@ -244,14 +247,14 @@ class Session:
 
     def _check_inbound(self, data: bytes) -> None:
         if len(data) > MAX_INBOUND_BYTES:
-            raise StreamEnded(CloseCode.TOO_LARGE, f"A frame has at most {MAX_INBOUND_BYTES} bytes.")
+            raise StreamEnded(CloseCode.TOO_LARGE, f"A frame may have at most {MAX_INBOUND_BYTES} bytes.")
         now = self._clock.monotonic()
         if self._heard_at is None:
             self._heard_at = deque(maxlen=MAX_INBOUND_FRAMES)
         is_full = len(self._heard_at) == MAX_INBOUND_FRAMES
         if is_full and now - self._heard_at[0] < INBOUND_WINDOW_SECONDS:
             raise StreamEnded(
-                CloseCode.ABUSE, f"At most {MAX_INBOUND_FRAMES} frames in {INBOUND_WINDOW_SECONDS:g} s are taken."
+                CloseCode.ABUSE, f"At most {MAX_INBOUND_FRAMES} frames in {INBOUND_WINDOW_SECONDS:g} s are accepted."
             )
         self._heard_at.append(now)
 
@@ -268,7 +271,7 @@ class Session:
 
 
 class Slot:
-    """A place among the open streams, from before the first read until the end."""
+    """A slot among the open streams, held from before the first read until the end."""
 
     __slots__ = ("_sessions", "session", "user_id")
 
@@ -278,12 +281,12 @@ class Slot:
         self.session: Session | None = None
 
     def release(self) -> None:
-        """May be called more than once."""
+        """Release the slot. May be called more than once."""
         self._sessions._release(self)
 
 
 class Sessions:
-    """All open streams of this process: admission, and the end of them all."""
+    """All open streams of this process: their admission and their shutdown."""
 
     def __init__(
         self,
@@ -309,7 +312,7 @@ class Sessions:
         return len(self._slots)
 
     def admit(self, user_id: UUID) -> Slot:
-        """Take a place for a new stream, or refuse it."""
+        """Take a slot for a new stream, or refuse it."""
         if self._is_draining:
             raise ReplicaDraining
         if len(self._slots) >= self._per_replica:
@@ -323,17 +326,17 @@ class Sessions:
         return slot
 
     def begin(self, slot: Slot, session: Session) -> None:
-        """The stream of this place runs now. One that was admitted just before the end leaves with the others."""
+        """Register the running stream of this slot. One admitted just before the shutdown is closed with the others."""
         slot.session = session
         if self._has_said_goodbye:
             self._say_goodbye(session)
 
     def stop_admitting(self) -> None:
-        """New streams go elsewhere from now on; open ones stay."""
+        """Refuse new streams from now on; open ones stay."""
         self._is_draining = True
 
     async def goodbye(self) -> None:
-        """Send every client elsewhere, spread over two seconds so that other replicas are not hit at once."""
+        """Ask every client to reconnect elsewhere, spread over two seconds to spare the other replicas."""
         self.stop_admitting()
         self._has_said_goodbye = True
         slots = self._shuffled()

@@ -1,8 +1,8 @@
-"""Reading a chat for its viewers: one consistent snapshot, shared by all who ask for the same at the same time.
+"""Consistent snapshots of a chat for its viewers. Concurrent identical reads are shared.
 
-Nothing is locked: viewers never hold up a transition. What a client may hold already is judged by message ids alone.
-Rows never change once written, history is only ever cut as a suffix, and ids grow in commit order: if a client's last
-message lives, all it holds lives, and all it lacks has a greater id.
+Nothing is locked: viewers never delay a transition. What a client already has is decided by message ids alone. Rows
+never change once written, history is only ever cut as a suffix, and ids grow in commit order: if a client's last
+message still exists, all of its messages do, and all missing ones have a greater id.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from rookery.stream.events import HistoryReset, QueueUpdate
 
 # A client that lacks more than this, or more than 8 MiB, gets a window instead.
 MAX_DELTA_MESSAGES = 1000
-# Above every snapshot version: no read that began earlier will do.
+# Above every snapshot version: requires a read that begins later.
 BEGUN_LATER = 2**63
 
 Resume = Literal["window", "delta", "none"]
 
 
 class Place(NamedTuple):
-    """What a client knows of a chat's history and queue. Clients at the same place share reads."""
+    """A client's position in a chat's history and queue. Clients at the same position share reads."""
 
     chat_id: ChatId
     history_version: int
@@ -44,9 +44,9 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Encoded `message` events in order, after a `history_reset` when there is one.
+    """Encoded `message` events in order, after a `history_reset` if there is one.
 
-    `last_message_id` is the highest id that the client holds once it has them.
+    `last_message_id` is the highest id that the client has after this batch.
     """
 
     messages: tuple[bytes, ...]
@@ -66,7 +66,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The first snapshot of a connection, and how it continues what the client had."""
+    """The first snapshot of a connection, and how it continues the client's earlier state."""
 
     snapshot: Snapshot
     resume: Resume
@@ -74,14 +74,14 @@ class Opening:
 
 @dataclass(slots=True)
 class SyncStats:
-    """`shared` reads were answered by the read of another viewer."""
+    """`shared` counts reads that were answered by the read of another viewer."""
 
     reads: int = 0
     shared: int = 0
 
 
 class Reader:
-    """Reads chats for all streams of this process. Close it at the end: shared reads are tasks of its own."""
+    """Reads chats for all streams of this process. Close it at the end: shared reads run in its own tasks."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -92,11 +92,11 @@ class Reader:
         return self._stats
 
     async def open(self, chat_id: ChatId, *, after_id: int, tail: int) -> Opening:
-        """What a new connection is told first; 0 stands for a client that holds no message."""
+        """Return the first snapshot of a new connection; `after_id` 0 means that the client has no messages."""
 
         async def read(view: View) -> Opening:
             resume, batch = await _opening_batch(view, after_id=after_id, tail=tail)
-            # That the queue is empty is news only to a client that was here before.
+            # An empty queue is news only to a client that was connected before.
             tells_queue = view.chat.queue_len or (after_id and view.chat.queue_version)
             queue = await _queue_update(view) if tells_queue else None
             return Opening(Snapshot(view.chat, batch, queue, await _pending_calls(view)), resume)
@@ -105,7 +105,7 @@ class Reader:
         return await self._machine.read(chat_id, read)
 
     async def reload(self, place: Place) -> Snapshot:
-        """Everything anew, for a client that asked for it."""
+        """Read everything again, for a client that requested it."""
 
         async def read(view: View) -> Snapshot:
             batch = await _window(view, place.tail)
@@ -115,10 +115,11 @@ class Reader:
         return await self._machine.read(place.chat_id, read)
 
     async def read(self, place: Place, *, at_least: int = 0, expects_rows: bool = True) -> Snapshot:
-        """What changed since the client's place. `at_least` is the snapshot version of a hint, or BEGUN_LATER.
+        """Read the changes since the client's position. `at_least` is the snapshot version of a hint, or BEGUN_LATER.
 
-        A shared read may have begun before that commit. The next one cannot: it begins after the hint came. Where
-        neither messages nor the queue are expected to have changed, the chat alone is read; if they have, all is.
+        A shared read may have begun before that commit. The next one cannot: it begins after the hint arrived. If
+        neither
+        messages nor the queue are expected to have changed, only the chat is read; if they have changed, everything is.
         """
         flight = self._flights.get(place)
         if flight is not None:
@@ -145,7 +146,7 @@ class Reader:
     def _landed(self, place: Place, flight: asyncio.Task[Snapshot]) -> None:
         del self._flights[place]
         if not flight.cancelled():
-            flight.exception()  # whoever asked may be gone; then nobody else looks at it
+            flight.exception()  # retrieved, because all callers may be gone
 
     async def _fly(self, place: Place, expects_rows: bool) -> Snapshot:
         if not expects_rows and not has_rows(chat := await self._machine.peek(place.chat_id), place):
@@ -164,7 +165,7 @@ class Reader:
 
 
 def has_rows(state: Chat | ChatHint, place: Place) -> bool:
-    """Whether there is more to read than the chat itself: messages, the queue, or calls that wait for somebody."""
+    """Whether there is more to read than the chat itself: messages, the queue, or calls that wait for an action."""
     return (
         state.history_version > place.history_version
         or state.queue_version > place.queue_version
@@ -173,12 +174,12 @@ def has_rows(state: Chat | ChatHint, place: Place) -> bool:
 
 
 def is_cut(rows: Iterable[PromptRow], last_message_id: int) -> bool:
-    """Whether an edit removed something the client holds. What came and went unseen is nothing to it."""
+    """Whether an edit removed messages that the client has. Messages that it never got do not matter."""
     return any(row.message.deleted and row.message.id <= last_message_id for row in rows)
 
 
 def _with_news(place: Place, news: stream_reads.News) -> Snapshot | None:
-    """The place with a few more messages; None where more than messages is needed, or all of them."""
+    """Return the snapshot with a few more messages; None if it needs more than messages, or all of them."""
     chat, rows = news.chat, news.rows
     has_more = chat.queue_version > place.queue_version or chat.status == Status.REQUIRES_ACTION
     if has_more or not news.is_all or is_cut(rows, place.last_message_id) or _is_long(rows):
@@ -230,7 +231,7 @@ def _delta(rows: Sequence[PromptRow], last_message_id: int) -> Batch:
 async def _window(view: View, tail: int) -> Batch:
     page = await stream_reads.list_window(view.conn, view.chat.id, tail=tail)
     first = page.rows[0].message.id if page.rows else None
-    # Without a window the client still holds a place: what is cut before it must reach it.
+    # Without a window the client still needs a position, so that later cuts of the history reach it.
     last = page.rows[-1].message.id if page.rows else await stream_reads.find_newest_id(view.conn, view.chat.id) or 0
     reset = events.encode(HistoryReset(len(page.rows), page.has_more, first))
     return Batch(_encoded(page.rows), last, reset)

@@ -1,6 +1,6 @@
 """Streams over server-sent events: the same batches as over WebSocket, for clients that only read.
 
-A batch that ends a synchronization carries its cursor as event id; browsers send it back as `Last-Event-ID`.
+A batch that ends a synchronization has its cursor as event id; browsers send it back as `Last-Event-ID`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HEADERS = [
     (b"x-accel-buffering", b"no"),
 ]
 
-# JSON has raw line ends only between its tokens, where any space will do; here each would begin another field.
+# JSON has raw line ends only between its tokens, where a space is equivalent; here each would begin another field.
 _LINE_ENDS = bytes.maketrans(b"\r\n", b"  ")
 
 
@@ -43,7 +43,7 @@ class EventStreamTransport:
         await self._write(b": hb\n\n")
 
     async def receive(self) -> bytes | None:
-        """Nothing ever comes this way; returns when the client is gone."""
+        """Return None when the client is gone; a client of an event stream never sends anything."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
         return None
@@ -67,7 +67,7 @@ async def start(receive: Receive, send: Send) -> EventStreamTransport:
 
 
 async def refuse(send: Send, refusal: Refusal) -> None:
-    """Answer with an ordinary response instead."""
+    """Send an ordinary response instead."""
     body = refusal.body()
     headers = [*refusal.raw_headers(), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": refusal.status, "headers": headers})

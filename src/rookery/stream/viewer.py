@@ -1,8 +1,8 @@
-"""What one client is told, and when: from snapshots and live parts to events. Pure: no clock, no task, no socket.
+"""The events for one client, derived from snapshots and live parts. Pure: no clock, no task, no socket.
 
-Every durable event is derived from a snapshot of the database; hints only say that one is worth reading. What is live
-goes by hints as well: who drives the chat, and which attempt it is at. Live parts are shown in order, without gaps, and
-only of the attempt that was named last.
+Every durable event is derived from a snapshot of the database; hints only announce that one is worth reading. Live
+state also follows hints: the replica that runs the chat, and its current attempt. Live parts are sent in order, without
+gaps, and only those of the attempt that was named last.
 """
 
 from __future__ import annotations
@@ -36,45 +36,45 @@ from rookery.stream.snapshots import Place, Snapshot
 _SHOWS_PARTS = (Status.RUNNING, Status.INTERRUPTING)
 _TRUNCATED = events.encode(PreviewTruncated())
 
-# Of one episode. One is usual when a source comes back merged; a source that contradicts itself would never end.
+# Per episode. One is normal when a source returns with merged parts; an inconsistent source would rebase forever.
 MAX_REBASES = 3
 
 
 class Verdict(Enum):
-    """What a hint is worth."""
+    """The consequence of a hint."""
 
     IGNORE = "ignore"
     READ = "read"
-    MOVED = "moved"  # another owner or attempt, and nothing else: `move` needs no read
+    MOVED = "moved"  # only another owner or attempt: `move` needs no read
     GONE = "gone"
 
 
 class Target(NamedTuple):
-    """Which replica's parts to follow, and of which episode."""
+    """The replica and the episode whose parts to follow."""
 
     worker_id: UUID
     episode: EpisodeKey
 
 
 class Step(Enum):
-    """What to do with a batch of parts after those that were accepted."""
+    """What to do after the accepted parts of a batch."""
 
     ON = "on"
-    AGAIN = "again"  # subscribe again behind the last part that was accepted
+    AGAIN = "again"  # subscribe again after the last accepted part
     REBASE = "rebase"  # subscribe again from the first part
-    STOP = "stop"  # the source has lost parts: no more of this episode
+    STOP = "stop"  # the source has lost parts: send no more of this episode
 
 
 @dataclass(slots=True)
 class LoopStats:
-    """Counted over all streams of a process."""
+    """Counters over all streams of a process."""
 
     gaps: int = 0
     resets: Counter[str] = field(default_factory=Counter)
 
 
 class StreamLoop:
-    """One connection's view of one chat: the versions it was told, and the episode it is shown."""
+    """One connection's view of one chat: the versions it has been sent, and the episode it is shown."""
 
     __slots__ = (
         "_action_history_version",
@@ -107,7 +107,7 @@ class StreamLoop:
         self.tail = tail
         self.shows_parts = shows_parts
         self.snapshot_version = self.history_version = self.queue_version = self.retry_version = 0
-        self._judged_version = 0  # newer than the snapshot, but without news
+        self._judged_version = 0  # newer than the snapshot, but without changes
         self.last_message_id = 0
         self.worker_id: UUID | None = None
         self.generation_attempt = 0
@@ -128,7 +128,7 @@ class StreamLoop:
         return Place(self.chat_id, self.history_version, self.queue_version, self.last_message_id, self.tail)
 
     def judge(self, hint: ChatHint) -> Verdict:
-        """Whether a hint tells of something this client was not told. Only a read finds out what."""
+        """Whether a hint announces something that this client does not have. Only a read shows what it is."""
         if hint.gone:
             return Verdict.GONE
         if hint.snapshot_version <= max(self.snapshot_version, self._judged_version):
@@ -139,17 +139,17 @@ class StreamLoop:
             or hint.retry_state_version > self.retry_version
         )
         is_other = (hint.status, hint.archived) != (self._status, self._archived)
-        # Hints do not tell one error from the next.
+        # Hints do not distinguish one error from the next.
         if is_newer or is_other or hint.status == Status.ERROR:
             return Verdict.READ
         if (hint.worker_id, hint.generation_attempt) != (self.worker_id, self.generation_attempt):
             return Verdict.MOVED
-        # What comes late is older than this, and would only be read to find that nothing is new.
+        # A late hint is older than this; reading for it would find nothing new.
         self._judged_version = hint.snapshot_version
         return Verdict.IGNORE
 
     def move(self, hint: ChatHint) -> list[bytes]:
-        """The events for a hint that was judged `MOVED`. Afterwards as with `apply`."""
+        """Return the events for a hint that was judged `MOVED`. Afterwards continue as after `apply`."""
         out: list[bytes] = []
         self._apply_episode(hint, out, has_retry=self._has_retry)
         self.snapshot_version = hint.snapshot_version
@@ -160,11 +160,13 @@ class StreamLoop:
         return out
 
     def apply(self, snapshot: Snapshot, *, is_first: bool = False, is_resync: bool = False) -> list[bytes]:
-        """The events that take the client to this snapshot, in the order they are sent. None for an older one.
+        """Return the events that bring the client to this snapshot, in sending order. None for an older snapshot.
 
-        `is_first` is for the first of a connection; `is_resync` for one that a client asked for, which holds a whole
-        window, and behind which a running preview begins again. Afterwards `target` says which parts to follow, and
-        `last_seq` from where.
+        `is_first` is for the first snapshot of a connection. `is_resync` is for one that a client requested: it has a
+        whole
+        window, and a running preview starts again after it. Afterwards `target` names the parts to follow, and
+        `last_seq` the
+        last one that was sent.
         """
         chat = snapshot.chat
         is_whole = is_first or is_resync
@@ -194,7 +196,7 @@ class StreamLoop:
         return out
 
     def accept(self, batch: Iterable[PartEvent], out: list[PartEvent]) -> Step:
-        """Append to `out` what the client is shown of these parts of its episode, in order."""
+        """Append to `out` the parts of this episode that the client is sent, in order."""
         last = self.last_seq
         for event in batch:
             seq, n, _ = event
@@ -208,7 +210,7 @@ class StreamLoop:
         return Step.ON
 
     def accept_next(self, event: PartEvent) -> bool:
-        """`accept` for the one part that everybody waits for; False, and nothing else, when it is not that one."""
+        """Accept a single part if it is the next one expected; otherwise return False and change nothing."""
         seq, n, _ = event
         if seq - n != self.last_seq:
             return False
@@ -216,14 +218,14 @@ class StreamLoop:
         return True
 
     def restart(self, reason: str) -> bytes:
-        """Empty the preview: the same episode is shown again from its first part."""
+        """Clear the preview: the same episode is sent again from its first part."""
         assert self.episode is not None, "only a live preview is restarted"
         self.last_seq = 0
         self._stats.resets[reason] += 1
         return _preview_reset(self.episode.history_version, self.episode.generation_attempt, reason)
 
     def truncate(self) -> bytes | None:
-        """The episode outgrew its buffer; said once."""
+        """Return the event that the episode outgrew its buffer; only once."""
         if self._truncated or self.episode is None:
             return None
         self._truncated = True
@@ -271,7 +273,7 @@ class StreamLoop:
         if episode is not None and episode != self.episode:
             reason = "history" if is_history_newer else "attempt"
         elif episode is not None and is_resync:
-            # Whoever asks for everything may have lost parts, too. It also gets past a source that was given up.
+            # A client that requests everything may have lost parts, too. This also resumes a source that was given up.
             reason = "rebase"
         elif episode is None and self.episode is not None:
             reason = "history" if is_history_newer else "retry" if has_retry else "ended"

@@ -1,8 +1,8 @@
-"""What clients see of messages, queues and retries: the JSON shapes of the API, for streams and requests alike.
+"""JSON views of messages, queues and retries, for streams and requests alike.
 
-Every documented field is present, null when unknown; only the parts of a message leave out what is at its default.
-What cannot be decoded is shown as empty, never left out: a message that is skipped would shift a client's history.
-The shape of chats and their errors is the store's (`chat_views`).
+Every documented field is present, null when unknown; only the parts of a message omit defaults. Content that cannot be
+decoded is shown as empty: a skipped message would shift a client's history. The views of chats and their errors are in
+`store.chats.chat_views`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = get_logger("stream.views")
 
 
 class UsageView(msgspec.Struct, frozen=True):
-    """What a step was counted at."""
+    """The token counts of a step."""
 
     input_tokens: int | None
     output_tokens: int | None
@@ -36,7 +36,7 @@ class UsageView(msgspec.Struct, frozen=True):
 
 
 class MessageView(msgspec.Struct, frozen=True, kw_only=True):
-    """A message. `decode_error` is there, and true, when its content could not be read."""
+    """A message. `decode_error` is present, and true, if its content could not be read."""
 
     id: int
     chat_id: UUID
@@ -48,7 +48,7 @@ class MessageView(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_effort: str | None
     client_id: str | None
     usage: UsageView | None
-    context_tokens: int | None  # how full the context was after this answer
+    context_tokens: int | None  # size of the context after this response
     finish_reason: str | None  # why the model stopped
     cost_micros: int | None
     runtime_ms: int | None
@@ -56,7 +56,7 @@ class MessageView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueuedMessageView(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that waits for its turn; `steer` ones are heard at the next step."""
+    """A message that waits for its turn. `steer` messages are added at the next step."""
 
     id: int
     content: tuple[Part, ...]
@@ -70,7 +70,7 @@ class QueuedMessageView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RetryView(msgspec.Struct, frozen=True):
-    """What failed, and when it is tried again."""
+    """The failure, and the time of the next attempt."""
 
     attempt: int
     delay_ms: int
@@ -85,7 +85,7 @@ _retries = msgspec.json.Decoder(RetryView)
 
 
 def message(row: PromptRow) -> MessageView:
-    """The message as people may see it."""
+    """Return the message as users may see it."""
     stored, figures = row.message, row.figures
     content = _content(stored.content, version=stored.content_version, message_id=stored.id)
     return MessageView(
@@ -127,7 +127,7 @@ def queued_messages(rows: Sequence[QueuedMessage]) -> tuple[QueuedMessageView, .
 
 
 def retry(stored: str | None) -> RetryView | None:
-    """The stored retry state; one that cannot be read shows no banner."""
+    """Return the stored retry state; None if it cannot be read, so that no banner is shown."""
     if stored is None:
         return None
     try:

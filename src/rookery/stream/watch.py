@@ -1,8 +1,8 @@
-"""The watch stream: what happens to the chats in somebody's list, one event per chat.
+"""The watch stream: changes of the chats in a user's list, one event per chat.
 
-A hint names only a chat and what kind of thing happened to it. Each replica collects hints for a moment, loads the
-chats that somebody here watches, and sends every watcher the chat as it is now, with all kinds in one event. Nothing is
-replayed: `ready` means that a list loaded from now on misses nothing.
+A hint names only a chat and the kind of change. Each replica collects hints for a moment, loads the chats that are
+watched here, and sends every watcher the current chat, with all kinds in one event. Nothing is replayed: `ready` means
+that a list loaded from now on misses no change.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ log = get_logger("stream.watch")
 COLLECT_SECONDS = 0.03
 MAX_PENDING = 256
 
-# What a kind is called on the wire, where that differs.
+# Kinds that have another name on the wire.
 _WIRE = {str(WatchKind.STATUS): "status_change"}
-# Only for whoever did it, in other tabs.
+# Sent only to the user who did it, for other tabs.
 _OWN = "read"
 _UNSHARED = "unshared"
 
@@ -48,7 +48,7 @@ _RESYNC = events.encode(ListResync())
 
 @dataclass(slots=True)
 class _Collected:
-    """Hints about one chat: all kinds, in order, and whom to tell if it is gone."""
+    """Hints about one chat: all kinds, in order, and the users to notify if it is gone."""
 
     kinds: dict[str, None] = field(default_factory=dict)
     users: set[UUID] = field(default_factory=set)
@@ -71,7 +71,7 @@ class Watcher:
     def __init__(self, hub: WatchHub, user_id: UUID) -> None:
         self._hub = hub
         self.user_id = user_id
-        # The newest event wins for each chat; the key of others is None.
+        # By chat, the newest event. Other events have the key None.
         ready = events.encode(Ready(hub.clock.now()))
         self._pending: dict[UUID | None, tuple[ChatChanged | None, bytes]] = {None: (None, ready)}
         self._wake: Callable[[], None] = lambda: None
@@ -94,7 +94,7 @@ class Watcher:
         return Frame(events.frame(taken))
 
     def tell(self, chat_id: UUID, changed: ChatChanged) -> None:
-        """Queue an event; kinds of one about the same chat that was not sent yet are kept."""
+        """Queue an event. The kinds of an unsent event about the same chat are kept."""
         waiting = self._pending.get(chat_id)
         if waiting is not None and waiting[0] is not None:
             kinds = tuple(dict.fromkeys((*waiting[0].kinds, *changed.kinds)))
@@ -105,8 +105,8 @@ class Watcher:
         self._put(chat_id, None, events.encode(ChatGone(chat_id, kind)))
 
     def resync(self) -> None:
-        """Whatever waits is part of what the client loads anew."""
-        # A greeting that was not sent yet stays first.
+        """Drop all waiting events: the client loads its list again."""
+        # An unsent greeting stays first.
         greeting = self._pending.get(None)
         self._pending.clear()
         data = _RESYNC if greeting is None or greeting[1] == _RESYNC else greeting[1] + b"," + _RESYNC
@@ -114,7 +114,7 @@ class Watcher:
         self._wake()
 
     async def hear(self, frame: Inbound) -> None:
-        """A list has nothing to be told."""
+        """Ignore frames of the client; a watch stream takes none."""
 
     async def close(self) -> None:
         self._hub.leave(self)
@@ -129,7 +129,7 @@ class Watcher:
 
 
 class WatchHub:
-    """All watchers of this process. `run` serves them until cancelled."""
+    """All watchers of this process. `run` serves them until canceled."""
 
     def __init__(self, pool: asyncpg.Pool, bus: Bus, *, clock: Clock) -> None:
         self.clock = clock
@@ -144,7 +144,7 @@ class WatchHub:
         return sum(map(len, self._watchers.values()))
 
     def join(self, user_id: UUID) -> Watcher:
-        """A watcher that misses nothing from now on."""
+        """Return a watcher that misses no change from now on."""
         watcher = Watcher(self, user_id)
         self._watchers.setdefault(user_id, {})[watcher] = None
         return watcher
@@ -167,7 +167,7 @@ class WatchHub:
                 log.warning("watch_load_failed", chats=len(collected), error=str(error) or type(error).__name__)
                 self._on_resync()
             except Exception as error:
-                # A chat that cannot be shown is a bug, and no reason to end a process that serves everybody else.
+                # A chat that cannot be shown is a bug, but no reason to end a process with other users.
                 self.stats.failed += 1
                 log.exception("watch_load_failed", error, chats=len(collected))
                 self._on_resync()
@@ -215,7 +215,7 @@ class WatchHub:
         members: Mapping[ChatId, Member],
         readers: Mapping[UUID, Collection[UUID]],
     ) -> list[tuple[UUID, UUID]]:
-        """Whom to tell of which chat: its owner and its direct readers, as far as they watch here."""
+        """Return which watchers to notify of which chat: its owner and its direct readers, if they watch here."""
         return [
             (chat_id, user_id)
             for chat_id, member in members.items()
@@ -236,7 +236,7 @@ class WatchHub:
             try:
                 pending = await stream_reads.list_pending_calls(conn, chat_id)
             except chat_reads.UNREADABLE as error:
-                # Content that cannot be read has no calls to show; the chat is told all the same.
+                # Unreadable content has no calls to show; the change is sent without them.
                 log.warning("watch_calls_unreadable", chat_id=chat_id, error=type(error).__name__)
                 continue
             found[chat_id] = chat_views.action(pending, is_approval=False, deadline_at=None).tool_calls
@@ -256,7 +256,7 @@ class WatchHub:
     def _tell_gone(
         self, chat_id: UUID, hints: _Collected, *, is_there: bool, told: Collection[tuple[UUID, UUID]]
     ) -> None:
-        """A chat without a row was deleted; one that somebody may not read any more was unshared."""
+        """Notify watchers of deleted chats (without a row) and unshared chats (no longer readable)."""
         if is_there and _UNSHARED not in hints.kinds:
             return
         for user_id in hints.users:

@@ -1,10 +1,9 @@
 """Streams over WebSocket: the ASGI side of a session's transport, and refusals before the upgrade.
 
-Facts about the server (uvicorn, websockets-sansio) that this rests on: reading stops after each data frame until the
-application takes it, so a session keeps reading; a slow client is felt at the *next* send, which waits; and a close
-waits in the same place, so a client that stopped reading is only got rid of by the kernel (`listening.py`). Between the
-moment in which a connection breaks and the one in which the server calls it lost, an accept does nothing, and a send
-is taken for a mistake of the application's: RuntimeError.
+This relies on facts about the server (uvicorn, websockets-sansio). Reading stops after each data frame until the
+application receives it, so a session keeps receiving. A slow client delays the *next* send. A close waits behind unsent
+data, so only the kernel can drop a client that stopped reading (`server.listener`). Between the moment in which a
+connection breaks and the one in which the server notices, an accept does nothing, and a send raises RuntimeError.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ HEARTBEAT_SECONDS = 20.0
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer in place of a stream, with the error body of the API."""
+    """A response in place of a stream, with the error body of the API."""
 
     status: int
     code: str
@@ -68,12 +67,12 @@ class WebSocketTransport:
         try:
             await self._send(message)
         except RuntimeError as error:
-            # Ours are sent in the one order there is, so it is the connection that is not what it was.
+            # Messages are always sent in the right order here, so the cause is a broken connection.
             raise ConnectionError("The client is gone.") from error
 
 
 async def accept(scope: Scope, receive: Receive, send: Send) -> WebSocketTransport:
-    """Answer the upgrade. Of the subprotocols only ours is named: the other one is a secret."""
+    """Accept the upgrade. Only our own subprotocol is named: the other one is a secret."""
     await _connected(receive)
     offered: Sequence[str] = scope.get("subprotocols", ())
     await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL if offered else None})
@@ -81,7 +80,7 @@ async def accept(scope: Scope, receive: Receive, send: Send) -> WebSocketTranspo
 
 
 async def refuse(receive: Receive, send: Send, refusal: Refusal) -> None:
-    """Answer the upgrade with an ordinary response, so that a client can tell one refusal from another."""
+    """Answer the upgrade with an ordinary response, so that the client can read the error."""
     await _connected(receive)
     await send(
         {
@@ -94,12 +93,12 @@ async def refuse(receive: Receive, send: Send, refusal: Refusal) -> None:
 
 
 def bearer_token(scope: Scope) -> str | None:
-    """The token a browser on another origin sends as a subprotocol; it has no way to send a header."""
+    """Return the token that a browser on another origin sends as a subprotocol, because it cannot send headers."""
     return _secret(scope, BEARER)
 
 
 def session_key(scope: Scope) -> str | None:
-    """The session key, which our own page sends in the same way."""
+    """Return the session key, which the web application sends in the same way."""
     return _secret(scope, SESSION_KEY)
 
 

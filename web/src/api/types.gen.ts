@@ -40,7 +40,7 @@ export interface ActionCall {
   always?: Offers;
 }
 
-/** `kind` is "tools", whose results the client gives, or "approval", where a person says whether they may run. */
+/** `kind` is "tools" if the client has to submit results, or "approval" if a user has to approve the calls. */
 export interface ActionRequired {
   type: "action_required";
   kind: "approval" | "tools";
@@ -481,7 +481,7 @@ export interface FolderView {
 /** The format of a report. */
 export type Format = "json" | "csv";
 
-/** Repositories that are different from what was sent before. The first event has all there are. */
+/** Repositories that changed since the last event. The first event has all of them. */
 export interface GitChanges {
   type: "changes";
   repositories: RepositoryState[];
@@ -575,7 +575,7 @@ export interface Hello {
   protocol?: number;
 }
 
-/** What the client holds is void; the messages that follow, up to `synced`, take its place. */
+/** The client's messages are outdated; the messages that follow, up to `synced`, replace them. */
 export interface HistoryReset {
   type: "history_reset";
   count: number;
@@ -798,7 +798,7 @@ export interface MessagePart {
 
 export type MessageRole = "assistant" | "system" | "tool" | "user";
 
-/** A message. `decode_error` is there, and true, when its content could not be read. */
+/** A message. `decode_error` is present, and true, if its content could not be read. */
 export interface MessageView {
   id: number;
   chat_id: string;
@@ -1267,7 +1267,7 @@ export interface QueueView {
   queue_version: number;
 }
 
-/** A message that waits for its turn; `steer` ones are heard at the next step. */
+/** A message that waits for its turn. `steer` messages are added at the next step. */
 export interface QueuedMessageView {
   id: number;
   content: (Text | Reasoning | ToolCall | ToolResult | Source | File | FileReference | HookContext | HookNotice | WorkspaceContext)[];
@@ -1331,7 +1331,7 @@ export interface ReplicaView {
   stopping_at: string | null;
 }
 
-/** A repository that a chat works in. `diff` is a note when it would be too long; `removed`: it is gone. */
+/** A repository that a chat works in. `diff` is a note if it would be too long. `removed`: the repository is gone. */
 export interface RepositoryState {
   root: string;
   branch: string | null;
@@ -1355,7 +1355,7 @@ export interface RetryChanged {
   retry: RetryView | null;
 }
 
-/** What failed, and when it is tried again. */
+/** The failure, and the time of the next attempt. */
 export interface RetryView {
   attempt: number;
   delay_ms: number;
@@ -1682,7 +1682,7 @@ export interface UsageRow {
   name: string | null;
 }
 
-/** What a step was counted at. */
+/** The token counts of a step. */
 export interface UsageView {
   input_tokens: number | null;
   output_tokens: number | null;

@@ -70,9 +70,7 @@ def router(parts: ApiServices) -> APIRouter:
         takes=[headers.BREAK_GLASS],
     )
     async def get(caller: CallerDep, chat: UUID) -> Response:
-        """Return the instruction files, skills and MCP servers that the chat has from its workspace, without their
-        contents.
-        """
+        """Return the captured context: the names of instruction files, skills and MCP servers, not their contents."""
         return answer(_view(await caller.store.contexts.get(ChatId(chat))))
 
     @routes.put("/chats/{chat}/context", "chats.refresh_context", returns=ContextView, errors=(404,))

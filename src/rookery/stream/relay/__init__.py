@@ -1,5 +1,6 @@
-"""Live parts between replicas: one link to each other replica, one copy of each episode on it, however many watch.
+"""The relay of live parts between replicas: one link to each other replica, and one copy of each episode on it.
 
-The side of the viewers dials (`hub`, `link`), the side of the owner serves its part buffer (`server`). Nothing here
-changes anything: a lost link costs the preview a pause.
+The viewers' side dials (`hub`, `link`); the owner's side serves its part buffer (`server`). The relay changes no data:
+a
+lost link only pauses previews.
 """

@@ -1,6 +1,6 @@
-"""Dial tokens: how one replica knows another. Signed for one receiver, good for half a minute and for one use.
+"""Dial tokens: the credentials of one replica at another. Signed for one receiver, valid for half a minute and one use.
 
-No user and no chat is in them: the dialing replica has checked its viewers' rights, and their credentials never travel.
+They name no user and no chat: the dialing replica has checked its viewers' rights, and credentials are never sent on.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import msgspec
 from rookery.runtime.clock import Clock
 
 LIFETIME_SECONDS = 30
-# Clocks of two machines may differ by as much; chosen.
+# The accepted difference between the clocks of two machines.
 SKEW_SECONDS = 30
 
 
 class TokenRefused(Exception):
-    """The token is not good here; the message is for the log, not for the dialer."""
+    """The token is not valid here; the message is for the log, not for the dialer."""
 
 
 class _Claims(msgspec.Struct, frozen=True):
@@ -38,7 +38,7 @@ _claims = msgspec.json.Decoder(_Claims)
 
 
 def mint(key: bytes, *, src: UUID, dst: UUID, clock: Clock) -> str:
-    """A token for one dial."""
+    """Return a token for one dial."""
     now = int(clock.now().timestamp())
     claims = _Claims(src, dst, now, now + LIFETIME_SECONDS, secrets.token_urlsafe(12))
     payload = _text(msgspec.json.encode(claims))
@@ -46,7 +46,7 @@ def mint(key: bytes, *, src: UUID, dst: UUID, clock: Clock) -> str:
 
 
 class TokenCheck:
-    """Checks tokens for one receiver, and remembers those it saw until they are no longer good anyway."""
+    """Checks tokens for one receiver, and remembers used ones until they expire."""
 
     def __init__(self, key: bytes, *, me: UUID, clock: Clock, is_live: Callable[[UUID], Awaitable[bool]]) -> None:
         self._key = key
@@ -56,7 +56,7 @@ class TokenCheck:
         self._seen: dict[str, int] = {}
 
     async def check(self, token: str) -> UUID:
-        """The replica that dials; raises `TokenRefused`."""
+        """Return the replica that dials; raise `TokenRefused`."""
         claims = self._read(token)
         now = int(self._clock.now().timestamp())
         if claims.dst != self._me:

@@ -13,7 +13,7 @@ PATH = "/internal/v1/parts"
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """The first frame of both sides. One that speaks another protocol is left alone."""
+    """The first frame of both sides. A side with another protocol is not talked to."""
 
     protocol: int
     replica_id: UUID
@@ -21,9 +21,9 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
 
 
 class Select(msgspec.Struct, frozen=True, tag="select"):
-    """Send me this episode. Again under the same `sid`: instead of the former one.
+    """Select an episode. The same `sid` again replaces the earlier selection.
 
-    `generation` counts the selections of a `sid`, so that what is still under way of the former one can be told apart.
+    `generation` counts the selections of a `sid`, to recognize frames of an earlier one that are still in transit.
     """
 
     sid: int
@@ -45,7 +45,7 @@ class Parts(msgspec.Struct, frozen=True, tag="parts"):
 
 
 class End(msgspec.Struct, frozen=True, tag="end"):
-    """Nothing more comes of this selection: `closed`, `truncated`, `evicted` or `draining`."""
+    """The end of this selection: `closed`, `truncated`, `evicted` or `draining`."""
 
     sid: int
     last_seq: int

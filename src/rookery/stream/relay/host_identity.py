@@ -1,7 +1,7 @@
-"""What a data directory keeps for the relay: the id of its host, and a key for replicas that have no key ring.
+"""The host id of a data directory, and a relay key for replicas without a key ring.
 
-Random and made once. A name of the machine would not do: two containers may have the same, and the sockets of one
-cannot be opened in the other.
+Both are random and created once. The host name would not do: two containers may have the same one, and the sockets of
+one cannot be opened in the other.
 """
 
 from __future__ import annotations
@@ -17,17 +17,21 @@ _BYTES = 32
 
 
 def host_id(data_dir: Path) -> str:
-    """The same for all processes that share this directory, and so its sockets; different for all others."""
+    """Return an id that is the same for all processes that share this directory and its sockets, and differs
+    elsewhere.
+    """
     return _read_or_make(data_dir / HOST_FILE)[:32]
 
 
 def key(data_dir: Path) -> bytes:
-    """The key of replicas that share this directory. Those of other machines need a key ring in common."""
+    """Return the key of replicas that share this directory. Replicas on other machines need a common key ring."""
     return bytes.fromhex(_read_or_make(data_dir / KEY_FILE))
 
 
 def _read_or_make(path: Path) -> str:
-    """Written aside and linked: a file under the final name is always complete, and the first one wins."""
+    """Read the file, or create it: written aside and linked, so that it is always complete and the first writer
+    wins.
+    """
     with contextlib.suppress(FileNotFoundError):
         return path.read_text("ascii").strip()
     draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")

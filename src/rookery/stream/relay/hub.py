@@ -1,7 +1,7 @@
-"""Where streams get live parts from: the local buffer, or a mirror of another replica's.
+"""The source of live parts for streams: the local buffer, or a mirror of another replica's.
 
-Mirrors are of episodes, not of viewers: a thousand viewers here of one chat there cost one copy on the wire, and a
-slow viewer holds up nobody.
+Mirrors are per episode, not per viewer: a thousand viewers of one remote chat cost one copy on the wire, and a slow
+viewer delays no other.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STALL_SECONDS = 10.0
 
 
 class RelayHub:
-    """All links of this process. `run` sweeps until cancelled; `close` ends the links.
+    """All links of this process. `run` sweeps until canceled; `close` ends the links.
 
     Without a dialer there are no links: chats of other replicas are shown without preview.
     """
@@ -37,13 +37,13 @@ class RelayHub:
         self.stats = RelayStats()
 
     def source(self, worker_id: UUID) -> PartSource | None:
-        """Who has the parts of that replica."""
+        """Return the source of that replica's parts."""
         if worker_id == self._replica_id:
             return self._local
         return None if self._dialer is None else _Remote(self, worker_id)
 
     def link(self, worker_id: UUID) -> Link:
-        """The link to a replica; dialed when it is first asked for."""
+        """Return the link to a replica; dialed at its first use."""
         if self._is_closed:
             raise BufferClosed
         assert self._dialer is not None, "there is a source only with a dialer"
@@ -63,7 +63,7 @@ class RelayHub:
             self.sweep()
 
     def sweep(self) -> None:
-        """End stalled readers, forget mirrors without viewers, close links without mirrors."""
+        """End stalled readers, drop mirrors without viewers, close links without mirrors."""
         if self._dialer is None:
             return
         now = self._dialer.clock.monotonic()
@@ -83,7 +83,7 @@ class RelayHub:
 
 
 class _Remote:
-    """Another replica, as a source of parts."""
+    """Another replica as a source of parts."""
 
     __slots__ = ("_hub", "_worker_id")
 

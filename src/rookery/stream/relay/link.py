@@ -1,7 +1,7 @@
-"""The viewers' end of a link: dials one other replica and mirrors the episodes that somebody here watches.
+"""The viewers' end of a link: dials one other replica and mirrors the episodes that are watched here.
 
-A link that is lost costs a pause: mirrors keep what they have, and each is selected again behind its last part. No
-failure here is ever an error of a chat or of a stream.
+A lost link only causes a pause: mirrors keep their parts, and each is selected again after its last part. No failure
+here is an error of a chat or of a stream.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ REFUSED_REDIAL_SECONDS = 30.0
 RESELECT_SECONDS = 0.25
 OPEN_SECONDS = 5.0
 
-# How to reach a replica; None when it has no row (any more).
+# Looks up a replica; None if it has no row (any more).
 FindReplica = Callable[[UUID], Awaitable[Replica | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialer:
-    """What a link needs to reach others: who we are, the key that all replicas share, and where they are."""
+    """What a link needs to dial: our own id, the key that all replicas share, and the lookup of addresses."""
 
     replica_id: UUID
     host_id: str
@@ -67,19 +67,19 @@ class RelayStats:
 
 
 class NoWay(Exception):
-    """There is no address at which the replica could be dialed from here. The message is for the log."""
+    """The replica has no address that can be dialed from here. The message is for the log."""
 
 
 class NoAddress(NoWay):
-    """The replica is there, and has no address that could be dialed from here: somebody has to set one."""
+    """The replica runs, but has no address that can be dialed from here: an administrator has to set one."""
 
 
 class _OtherProtocol(Exception):
-    """The other side speaks another protocol: it is of another version, and is left alone."""
+    """The other side speaks another protocol: it has another version and is not talked to."""
 
 
 class Mirror:
-    """A copy of another replica's episode, for the viewers here. `sid` names it on the link."""
+    """A copy of another replica's episode for the viewers here. `sid` names it on the link."""
 
     __slots__ = ("feed", "generation", "idle_since", "key", "sid")
 
@@ -101,7 +101,7 @@ class Mirror:
 
 
 class Link:
-    """One other replica. `run` keeps the link up until cancelled; mirrors come and go meanwhile."""
+    """The link to one other replica. `run` keeps it connected until canceled, while mirrors come and go."""
 
     def __init__(self, worker_id: UUID, dialer: Dialer, stats: RelayStats) -> None:
         self.worker_id = worker_id
@@ -127,7 +127,7 @@ class Link:
         return len(self._mirrors)
 
     def mirror(self, key: EpisodeKey) -> Mirror:
-        """The mirror of an episode, made and selected for its first viewer."""
+        """Return the mirror of an episode; it is created and selected for its first viewer."""
         found = self._mirrors.get(key)
         if found is not None:
             return found
@@ -139,7 +139,7 @@ class Link:
         return made
 
     def sweep(self, *, stalled_before: float, idle_before: float) -> None:
-        """End the subscriptions of stalled viewers, and forget mirrors that nobody looks at any more."""
+        """End the subscriptions of stalled viewers, and drop mirrors without viewers."""
         for mirror in tuple(self._mirrors.values()):
             mirror.feed.evict_stalled(stalled_before)
             if mirror.idle_since is not None and mirror.idle_since <= idle_before:
@@ -165,13 +165,13 @@ class Link:
                 task.cancel()
 
     def cut(self) -> None:
-        """End every subscription: this process stops."""
+        """End every subscription, because this process stops."""
         for mirror in tuple(self._mirrors.values()):
             self._forget(mirror)
             mirror.feed.cut(EndReason.SHUTDOWN)
 
     def _after_failure(self, error: Exception) -> float:
-        """Say what happened; how long to wait."""
+        """Log the failure and return the delay before the next dial."""
         self._stats.failed += 1
         if isinstance(error, InvalidStatus) and error.response.status_code in (401, 403):
             self._stats.refused += 1
@@ -188,7 +188,7 @@ class Link:
         return wait
 
     async def _serve(self) -> None:
-        """One connection, from the dial to its loss."""
+        """Serve one connection, from the dial to its loss."""
         connection = await self._dial()
         sender: asyncio.Task[None] | None = None
         try:
@@ -208,7 +208,7 @@ class Link:
             if sender is not None:
                 sender.cancel()
                 await asyncio.gather(sender, return_exceptions=True)
-            # Not `close`: it waits for the other side, which may be what was lost.
+            # Not `close`, which waits for the other side: it may be the one that is lost.
             connection.transport.abort()
             await connection.wait_closed()
 
@@ -254,7 +254,7 @@ class Link:
                 for frame in outgoing:
                     await connection.send(frames.encode(frame))
             except ConnectionClosed:
-                return  # the reader finds out by itself
+                return  # the reader notices the loss
 
     def _tell(self, frame: FromViewer) -> None:
         if self._connection is not None:
@@ -300,7 +300,7 @@ class Link:
                 self._reselecting.add(task)
                 task.add_done_callback(self._reselecting.discard)
             case _:
-                # The owner stops. Whoever takes the chat over makes another attempt, and viewers hear of that.
+                # The owner stops. The next owner starts another attempt, and viewers get a hint of it.
                 self._forget(mirror)
                 mirror.feed.cut(EndReason.SHUTDOWN)
 
@@ -318,7 +318,7 @@ class Link:
 
 
 def check_url(url: str) -> None:
-    """Parts are what people and models say: beyond this machine they travel encrypted."""
+    """Refuse unencrypted addresses of other machines: parts are texts of users and models."""
     parts = urlsplit(url)
     if parts.scheme == "wss":
         return

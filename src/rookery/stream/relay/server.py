@@ -1,7 +1,7 @@
-"""The owner's end of links: serves episodes of the local part buffer to replicas that show them.
+"""The owner's end of links: serves episodes of the local part buffer to replicas with viewers.
 
-A selection is a cursor into its episode, so nothing queues up here: while a link is slow its parts stay in the buffer,
-and are merged when it comes back for them. Selections take turns, so that a long replay does not hold up the others.
+A selection is a cursor into its episode, so nothing queues up here: while a link is slow, its parts stay in the buffer
+and are merged until it reads on. Selections take turns, so that a long replay does not delay the others.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class RelayServerStats:
 
 
 class RelayEndpoint:
-    """The ASGI application of the internal listener: links for live parts, and the gate to agents of this machine."""
+    """The ASGI application of the internal listener: links for live parts, and access to the agents of this machine."""
 
     def __init__(self, replica_id: UUID, buffer: PartSource, *, check: TokenCheck) -> None:
         self._agents: AgentGate | None = None
@@ -82,7 +82,7 @@ class RelayEndpoint:
         self._agents = AgentGate(find, self._check, on_cut_off)
 
     def drain(self) -> None:
-        """Tell every link that its selections end here, and take no new ones."""
+        """End the selections of every link, and accept no new ones."""
         self._is_draining = True
         for link in tuple(self._links):
             link.drain()
@@ -171,7 +171,7 @@ class _ServedLink:
                 return
             match frame:
                 case Hello(protocol=protocol) if protocol != frames.PROTOCOL:
-                    # The answer names our protocol; the other side leaves by itself, and finds out what we speak.
+                    # The response names our protocol, so the other side can log it; it then disconnects.
                     self._stats.protocol_mismatches += 1
                 case Select():
                     self._select(frame)
@@ -220,7 +220,7 @@ class _ServedLink:
                 await self._wake.wait()
 
     async def _serve(self, selection: _Selection) -> None:
-        """Send one batch; whoever has more goes to the back of the line."""
+        """Send one batch; a selection with more goes to the end of the line."""
         subscription = selection.subscription
         batch = subscription.pull() if subscription is not None else []
         if batch:

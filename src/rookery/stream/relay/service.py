@@ -1,4 +1,4 @@
-"""The relay of one replica, put together: the sockets that other replicas dial, and the hub that dials theirs."""
+"""The relay of one replica: the sockets that other replicas dial, and the hub that dials theirs."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from rookery.stream.relay.link import Dialer
 from rookery.stream.relay.server import RelayEndpoint
 from rookery.stream.relay.workspace_agents import FindAgent, OnCutOff
 
-# As long as the name of the database's socket beside it: where that one fits, this one does.
+# As long as the name of the database's socket beside it: if that path is short enough, this one is, too.
 _SOCKET_NAME = "r{}.s"
 _SOCKETS = "r*.s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listening:
-    """Sockets that are open, and what to tell others about them. `tls` are options of the server on the port."""
+    """Open sockets, and the addresses to publish for them. `tls` are the server options for the port."""
 
     host_id: str
     key: bytes
@@ -47,7 +47,7 @@ class Listening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """How replicas of other machines get here. `url` None: by the address that is listened on."""
+    """The address for replicas on other machines. If `url` is None, it is derived from the listening address."""
 
     host: str
     port: int
@@ -60,9 +60,9 @@ class Reach:
 def open_sockets(
     directory: Path, replica_id: UUID, *, host_id: str, key: bytes, reach: Reach | None = None, ca: Path | None = None
 ) -> Iterator[Listening]:
-    """The internal sockets of a replica. What killed replicas left in the directory goes.
+    """Open the internal sockets of a replica. Remove sockets that killed replicas left in the directory.
 
-    Raises OSError when an address cannot be had or a certificate cannot be read.
+    Raises OSError when an address is not available or a certificate cannot be read.
     """
     remove_dead_sockets(directory, _SOCKETS)
     path = directory / _SOCKET_NAME.format(replica_id.hex[:12])
@@ -86,7 +86,7 @@ def open_sockets(
 def _server_tls(reach: Reach) -> dict[str, Any]:
     if reach.tls_cert is None or reach.tls_key is None:
         return {}
-    # Tried here: the server would only say that it cannot start.
+    # Loaded here for its error message: the server would only report that it cannot start.
     ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(reach.tls_cert, reach.tls_key)
     return {"ssl_certfile": reach.tls_cert, "ssl_keyfile": reach.tls_key}
 
@@ -97,7 +97,7 @@ def _url(reach: Reach, port: int) -> str:
 
 
 class Relay:
-    """Where the streams of this replica get live parts from, and where others get its own.
+    """The source of live parts for the streams of this replica, and the server of its own parts to others.
 
     Without sockets there are no links: chats of other replicas are shown without preview.
     """
@@ -132,9 +132,9 @@ class Relay:
 
     @asynccontextmanager
     async def running(self, around: Callable[[Any], Any] = lambda application: application) -> AsyncIterator[None]:
-        """Serve and dial until the end of the block; then links hear that their selections end here.
+        """Serve and dial until the end of the block; then the selections of all links are ended.
 
-        `around` puts more on the socket of this machine; from other machines there is the relay alone.
+        `around` adds to the application on the local socket; replicas on other machines reach only the relay.
         """
         if self._listening is None:
             yield
@@ -155,12 +155,12 @@ class Relay:
                 await self.hub.close()
 
     def serve_agents(self, find: FindAgent, on_cut_off: OnCutOff) -> None:
-        """Let replicas of other machines reach the agents of this one."""
+        """Let replicas on other machines reach the agents of this one."""
         if self.endpoint is not None:
             self.endpoint.serve_agents(find, on_cut_off)
 
     def drain(self) -> None:
-        """Others get nothing more from here; what this replica shows of theirs goes on."""
+        """Stop serving parts to others; mirrors of their parts continue."""
         if self.endpoint is not None:
             self.endpoint.drain()
 

@@ -1,7 +1,7 @@
-"""Agents of workspaces for replicas of other machines: requests are passed on to the socket on this one, and back.
+"""Workspace agents for replicas on other machines: requests are forwarded to the agent's socket on this machine.
 
-The gate looks at who asks and for which workspace. What is asked is between the other replica and the agent, which has
-its own token and checks it; bodies are passed on as they come, in both directions.
+The gate checks the replica and the workspace. The request is a matter of the other replica and the agent, which checks
+its own token; bodies are forwarded unchanged in both directions.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from rookery.workspaces.relay import PATH, REFUSED_HEADER, TOKEN_HEADER, Peer
 log = get_logger("stream.relay")
 
 CONNECT_SECONDS = 10.0
-# How to reach the agent of a workspace of this machine; None when there is none that runs.
-# Hears of agents that broke the protocol: the workspace, its generation and why.
-OnCutOff = Callable[[UUID, int, str], None]
 MAX_LIMITS = 4096
+# Finds the connection to the agent of a workspace on this machine; None when no agent runs.
 FindAgent = Callable[[UUID], Awaitable[Connector | None]]
+# Called for an agent that broke the protocol, with the workspace, its boot number and the reason.
+OnCutOff = Callable[[UUID, int, str], None]
 
 _REFUSED = {REFUSED_HEADER: "1"}
 _UNAUTHENTICATED = Refusal(
@@ -50,7 +50,7 @@ _NO_AGENT = Refusal(
 _SILENT = Refusal(
     status=502, code="agent_unreachable", message="The workspace agent cannot be reached.", headers=_REFUSED
 )
-# What is about one connection, or about the replicas, is not passed on.
+# Headers of one connection or of the replicas, which are not forwarded.
 _DROPPED = frozenset(
     {b"host", b"connection", b"transfer-encoding", b"content-length", b"accept-encoding", TOKEN_HEADER.lower().encode()}
 )
@@ -58,7 +58,7 @@ _KEPT = ("content-type", "content-length", "idempotent-replay")
 
 
 class AgentPeers:
-    """Replicas of other machines, for requests to agents there."""
+    """Replicas on other machines, for requests to agents there."""
 
     def __init__(
         self, replica_id: UUID, *, key: bytes, pool: asyncpg.Pool, clock: Clock, tls: ssl.SSLContext | None
@@ -87,7 +87,7 @@ class AgentPeers:
 
 
 def _address(url: str | None) -> str | None:
-    """The same listener, as HTTP. Beyond this machine only encrypted."""
+    """Return the HTTP address of the same listener. Other machines are reached only encrypted."""
     try:
         check_url(url or "")
     except NoAddress:
@@ -102,7 +102,7 @@ class AgentGate:
         self._find = find
         self._check = check
         self._on_cut_off = on_cut_off
-        # Of each start of a workspace; those that were not asked for longest are forgotten first.
+        # By start of a workspace; the least recently used entries are dropped first.
         self._limits: OrderedDict[tuple[UUID, int], AgentLimits] = OrderedDict()
         self.passed = 0
 
@@ -130,7 +130,7 @@ class AgentGate:
             await connector.close()
 
     def _limits_of(self, workspace_id: UUID, scope: Scope) -> AgentLimits:
-        """What the agent has used, and whether it was cut off. An agent only answers requests that name its start."""
+        """Return the usage and cut-off state of the agent. An agent only answers requests that name its start."""
         sent = dict(scope["headers"]).get(b"x-rookery-generation", b"")
         key = (workspace_id, int(sent) if sent.isdigit() and len(sent) < 10 else 0)
         if key not in self._limits:
@@ -161,7 +161,7 @@ class AgentGate:
 
 
 class _Passing:
-    """One request on its way."""
+    """One request that is being forwarded."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, limits: AgentLimits) -> None:
         self._scope = scope
@@ -172,7 +172,9 @@ class _Passing:
         self._has_body = asyncio.Event()
 
     async def run(self, socket_path: str, path: str) -> None:
-        """Until the answer is through, or whoever asked has left: then the agent's side is let go of as well."""
+        """Run until the response is complete or the client has left; then the connection to the agent is closed as
+        well.
+        """
         passing = asyncio.create_task(self._pass(socket_path, path), name="relay-agent")
         leaving = asyncio.create_task(self._left(), name="relay-agent-left")
         try:
@@ -214,7 +216,7 @@ class _Passing:
     async def _body(self) -> AsyncIterator[bytes] | None:
         first = await self._receive()
         if first["type"] != "http.request":
-            raise ConnectionError("whoever asked has left")
+            raise ConnectionError("the client has left")
         if not first.get("body") and not first.get("more_body"):
             self._has_body.set()
             return None
@@ -223,7 +225,7 @@ class _Passing:
     async def _chunks(self, message: Any) -> AsyncIterator[bytes]:
         while True:
             if message["type"] != "http.request":
-                raise ConnectionError("whoever asked has left")
+                raise ConnectionError("the client has left")
             if message.get("body"):
                 yield message["body"]
             if not message.get("more_body"):
@@ -247,7 +249,7 @@ class _Passing:
 
 
 def _raw_path(scope: Scope) -> str:
-    """As it came: a process id may hold a slash, and must stay one segment."""
+    """Return the path undecoded: a process id may contain a slash and must stay one segment."""
     raw: bytes | None = scope.get("raw_path")
     return str(scope["path"]) if raw is None else raw.decode("latin-1").partition("?")[0]
 
