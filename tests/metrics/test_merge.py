@@ -89,10 +89,10 @@ def test_names_that_mean_something_else_in_another_version_are_left_out() -> Non
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (b"<html></html>\n", "no line of metrics"),
-        (b"x 1\n", "no line of metrics"),
-        (b"# HELP x X.\n# TYPE x gauge\ny 1\n", "no line of metrics"),
-        (b"# HELP x X.\n# TYPE x gauge\nx one\n", "no line of metrics"),
+        (b"<html></html>\n", "not a line of metrics"),
+        (b"x 1\n", "not a line of metrics"),
+        (b"# HELP x X.\n# TYPE x gauge\ny 1\n", "not a line of metrics"),
+        (b"# HELP x X.\n# TYPE x gauge\nx one\n", "not a line of metrics"),
         (b"# HELP x X.\n# TYPE x summary\nx 1\n", "summary"),
         (b"# HELP x X.\n# TYPE x gauge\nx 10", "cut off"),
         (b"\xff\n", "decode"),

@@ -20,8 +20,7 @@ def find(header: str | None, *, secure: bool) -> str | None:
     """Return the session from a `Cookie` header.
 
     The header is parsed by hand: cookies are shared by all ports of a host, and `SimpleCookie` drops the whole header
-    for
-    one malformed value that another program on this machine has set.
+    for one malformed value that another program on this machine has set.
     """
     wanted = name(secure=secure)
     for pair in (header or "").split(";"):

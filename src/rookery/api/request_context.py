@@ -143,8 +143,7 @@ class Caller:
         """Return the raw body of the request.
 
         A request is admitted by its headers. If its body is late, the credential is checked again: it may have been
-        revoked
-        meanwhile, and a slow sender must not be able to act with it for longer than others.
+        revoked meanwhile, and a slow sender must not be able to act with it for longer than others.
         """
         request = self.connection
         assert isinstance(request, Request), "a stream has no body"

@@ -157,8 +157,7 @@ async def _refuse_unknown_parameters(request: Request) -> None:
     """Refuse unknown query parameters, so that a typo does not pass silently.
 
     `async`, like every dependency here: FastAPI runs plain functions in a thread, which takes longer in a busy process
-    than
-    the rest of the request.
+    than the rest of the request.
     """
     known = {parameter.alias for parameter in request.scope["route"].dependant.query_params}
     unknown = sorted(set(request.query_params) - known)

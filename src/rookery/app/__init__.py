@@ -1,1 +1,1 @@
-"""The composition root: settings in, a running replica out. Every part is built and wired here and nowhere else."""
+"""The composition root: builds a running replica from the settings. Components are built and wired only here."""

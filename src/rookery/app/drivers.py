@@ -1,4 +1,4 @@
-"""The drivers of workspaces, as the settings say."""
+"""The workspace drivers, configured from the settings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def local_config(settings: Settings) -> LocalConfig:
 
 
 def own_ports(settings: Settings) -> tuple[int, ...]:
-    """Where the server and its database listen. Ports that the system chose are not in it."""
+    """Return the ports of the server and its database, except those that the system chose."""
     found = {settings.listen.port}
     if settings.metrics_listen is not None:
         found.add(settings.metrics_listen.port)
@@ -43,14 +43,14 @@ def own_ports(settings: Settings) -> tuple[int, ...]:
 
 
 def _database_ports(url: str) -> set[int]:
-    """Of every server in the URL, which may name several."""
+    """Return the ports of all servers in the URL, which may name several."""
     places = urlsplit(url).netloc.rpartition("@")[2].split(",")
     ports = [place.rpartition(":")[2] for place in places]
     return {int(port) if port.isascii() and port.isdigit() else DATABASE_PORT for port in ports}
 
 
 def ssh_driver() -> SshDriver:
-    """It holds connections: whoever makes it closes it."""
+    """Return an ssh driver. It holds connections, so the caller has to close it."""
     return SshDriver(agent_bundle.build)
 
 
@@ -59,5 +59,5 @@ def local_driver(settings: Settings) -> LocalDriver:
 
 
 def all_drivers(settings: Settings) -> dict[str, Driver]:
-    """Every driver, by its name in templates. The runtime of workspaces closes those that hold connections."""
+    """Return every driver by its name in templates. The workspace runtime closes those that hold connections."""
     return {"local": local_driver(settings), "ssh": ssh_driver()}

@@ -1,4 +1,4 @@
-"""Whether a replica should get requests and take chats: what it finds when it looks at itself."""
+"""The health of a replica: whether it should get requests and take chats."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ReplicaHealth:
         return [{"index": slot.index, "state": str(slot.state), "deaths": slot.deaths} for slot in found]
 
     def is_fit(self, limits: WorkerConfig) -> bool:
-        """Whether it may take more chats: it is known to be alive, and keeps up with those it has."""
+        """Whether the replica may take more chats: it is alive, and keeps up with those it has."""
         return (
             self._presence.held
             and self._lag.usual_seconds < limits.max_lag_seconds

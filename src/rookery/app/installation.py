@@ -1,6 +1,6 @@
-"""Opening the database of an installation: its data directory, the embedded server or another, schema, keys and pins.
+"""Opening an installation's database: data directory, embedded or external server, schema, keys, operator-set settings.
 
-Apart from `app`, because a command that only looks in must not load a whole server: that took most of its time.
+Separate from `replica`, because a short command must not load a whole server: that took most of its time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rookery.store.settings import locked
 from rookery.telemetry.log import get_logger
 from rookery.workspaces.driver_specs import Specs
 
-BUSY_SECONDS = 5.0  # how long somebody else may take to start, or to be done
+BUSY_SECONDS = 5.0  # how long another process may take to start or to finish
 BUSY_POLL_SECONDS = 0.05
 
 log = get_logger("app.installation")
@@ -49,7 +49,10 @@ def database_config(settings: Settings, url: str) -> DatabaseConfig:
 
 @asynccontextmanager
 async def held_data_dir(settings: Settings, on_progress: Progress) -> AsyncIterator[DataDirLock]:
-    """The data directory for a server. One that serves already is a refusal; a command is waited for, it is short."""
+    """Lock the data directory for a server.
+
+    Another server is an error; a command is waited for, because it is short.
+    """
     lock = DataDirLock(prepare_data_dir(settings.data_dir), Use.STARTING)
     deadline, has_told = time.monotonic() + BUSY_SECONDS, False
     while True:
@@ -72,11 +75,11 @@ async def held_data_dir(settings: Settings, on_progress: Progress) -> AsyncItera
 async def served_url(
     settings: Settings, lock: DataDirLock, on_progress: Progress, *, ending: asyncio.Event | None = None
 ) -> AsyncIterator[str]:
-    """The address of the database for the holder of the data directory: external, or embedded and started."""
+    """Return the database URL for the holder of the data directory: external, or embedded and started."""
     if settings.database_url is not None:
         yield settings.database_url
         return
-    # It is ours alone, so it has room for as many replicas as were asked for.
+    # The embedded server belongs to this installation, so it is sized for the requested number of replicas.
     needed = settings.replicas * database_config(settings, "").connections + 2 * pool.SPARE_CONNECTIONS
     options = {"max_connections": str(needed)} if needed > int(embedded.SETTINGS["max_connections"]) else {}
     server = EmbeddedServer(settings.data_dir, options=options, lock=lock, on_progress=on_progress)
@@ -91,7 +94,7 @@ async def served_url(
 async def served_database(
     settings: Settings, lock: DataDirLock, on_progress: Progress, *, ending: asyncio.Event | None = None
 ) -> AsyncIterator[Database]:
-    """The same, connected to."""
+    """As `served_url`, but connected."""
     async with (
         served_url(settings, lock, on_progress, ending=ending) as url,
         await Database.connect(database_config(settings, url)) as database,
@@ -103,9 +106,9 @@ async def served_database(
 async def visited_database(
     settings: Settings, on_progress: Progress, *, may_create: bool = False
 ) -> AsyncIterator[Database]:
-    """The database for a command that looks in: the one that runs already, else the embedded one for a moment.
+    """Open the database for a command: the running one, or else the embedded one, started for a moment.
 
-    Without `may_create`, an installation that has no database yet is left as it is, and NoDatabase is raised.
+    Without `may_create`, an installation without a database is left as it is, and NoDatabase is raised.
     """
     if settings.database_url is not None:
         async with await Database.connect(database_config(settings, settings.database_url)) as database:
@@ -124,9 +127,9 @@ async def visited_database(
 
 
 async def _running_url_unless_free(lock: DataDirLock) -> str | None:
-    """The address of the database that another process runs; None when there is none, and the lock is ours.
+    """Return the URL of the database that another process runs; None when there is none and the lock is ours.
 
-    A server that starts is waited for, and so is another command: its database would vanish in the middle of ours.
+    A starting server is waited for, and so is another command: its database would stop in the middle of ours.
     """
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
@@ -149,9 +152,9 @@ async def _running_url_unless_free(lock: DataDirLock) -> str | None:
 
 
 async def prepare_schema(settings: Settings, database: Database) -> None:
-    """Bring the schema up to date, or, without `auto_migrate`, insist that it is."""
+    """Bring the schema up to date; without `auto_migrate`, raise if it is not."""
     async with database.api.acquire() as conn:
-        # Before anything is created: a server too small for this replica stays as it is.
+        # Before anything is created: a server that is too small for this replica is left unchanged.
         await pool.check_capacity(conn, database.config, replicas=settings.replicas)
         if not settings.auto_migrate:
             await migrate.check(conn, advice="Run `rookery admin migrate`, or set auto_migrate.")
@@ -160,7 +163,7 @@ async def prepare_schema(settings: Settings, database: Database) -> None:
 
 
 async def prepare_accounts(database: Database) -> None:
-    """Bring what accounts are found by into its normal form. The log names accounts by their ids only."""
+    """Normalize the fields by which accounts are found. The log names accounts only by their ids."""
     async with database.api.acquire() as conn:
         repair = await repair_names(conn)
     if repair.rewritten:
@@ -172,10 +175,10 @@ async def prepare_accounts(database: Database) -> None:
 async def prepare_models(
     settings: Settings, database: Database, environ: Mapping[str, str], *, with_offline: bool = False
 ) -> KeyRing | None:
-    """Check that the key ring opens what is stored, and give the providers of the environment their rows.
+    """Check that the key ring opens the stored keys, and store the providers of the environment. Return the ring.
 
-    A ring that does not fit would make every stored key look missing; better not to start. `with_offline` adds the
-    offline model where there is none at all. Returns the ring.
+    A wrong ring would make every stored key look missing, so the server does not start with one. `with_offline` adds
+    the offline model if there is no other.
     """
     try:
         ring = secrets.load_ring(settings.secret_keys, settings.data_dir if settings.database_url is None else None)
@@ -196,7 +199,7 @@ async def prepare_models(
 
 
 async def apply_pins(database: Database, environ: Mapping[str, str], *, clock: Clock) -> None:
-    """Put the runtime settings into effect that the environment decides; replicas that run already learn of it."""
+    """Apply the runtime settings that the environment locks, and notify running replicas."""
     try:
         async with database.api.acquire() as conn:
             has_changed = await locked.apply(conn, environ, now=clock.now())

@@ -1,4 +1,4 @@
-"""Where a replica listens for other replicas, as its settings say. The data directory holds the sockets."""
+"""The relay sockets of a replica, configured from the settings. The data directory holds the sockets."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from rookery.stream.relay.workspace_agents import AgentPeers
 def relay_sockets(
     settings: Settings, replica_id: UUID, *, ring: KeyRing | None, index: int, is_server: bool
 ) -> Iterator[Listening | None]:
-    """The sockets for as long as the block runs. None without a data directory: a command must not make one.
+    """Open the sockets for as long as the block runs. None without a data directory, which a command must not create.
 
-    A command that runs beside servers is reached by those of its machine only.
+    A command that runs beside servers can be reached only from its own machine.
     """
     if not settings.data_dir.is_dir():
         yield None
@@ -49,14 +49,17 @@ def relay_sockets(
 def agent_peers(
     listening: Listening | None, replica_id: UUID, *, pool: asyncpg.Pool, clock: Clock
 ) -> AgentPeers | None:
-    """How agents of other machines are reached; not at all without the key that replicas share."""
+    """Return the connections to agents on other machines; None without the key that replicas share."""
     if listening is None:
         return None
     return AgentPeers(replica_id, key=listening.key, pool=pool, clock=clock, tls=listening.dial_tls)
 
 
 def _reach(settings: Settings, index: int) -> Reach | None:
-    """Replicas of one machine share the settings, so each counts up the ports in them."""
+    """Return the address of one replica.
+
+    Replicas of one machine share the settings, so each adds its index to the ports.
+    """
     bind, url = settings.relay_bind, settings.relay_url
     if bind is None:
         return None

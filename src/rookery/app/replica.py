@@ -1,4 +1,4 @@
-"""The composition root: settings in, a running replica out. Every part is built and wired here and nowhere else."""
+"""A replica: all components of a process, built from the settings, wired and run."""
 
 from __future__ import annotations
 
@@ -87,17 +87,22 @@ class Replica:
 
     @cached_property
     def application(self) -> ASGIApp:
-        """What the public port serves. Made when it is asked for: a command that only runs a chat needs no routes."""
+        """Return the application of the public port.
+
+        Made on demand: a command that only runs a chat needs no routes.
+        """
         return create_application(self.api)
 
     async def announce_stop(self) -> None:
-        """Tell load balancers and peers that this replica ends on purpose; it goes on serving what it has."""
+        """Announce to load balancers and other replicas that this replica stops; it continues to serve its requests."""
         self.health.stopping = True
         self.worker.stop_acquiring()
         await self.presence.stopping()
 
     async def leave(self) -> None:
-        """Let go of every chat, then send the clients elsewhere: they find their chats in new hands, or free."""
+        """Release every chat, then ask the clients to reconnect elsewhere: other replicas have taken the chats, or
+        can.
+        """
         self.streams.sessions.stop_admitting()
         await self.worker.close()
         self.relay.drain()
@@ -106,11 +111,11 @@ class Replica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """What a replica is given besides its settings; tests and commands bring their own.
+    """Options of a replica besides its settings, for tests and commands.
 
-    Without `takes_chats` its worker drives only what it is handed: a command must not take other people's chats.
-    `index` counts the replicas that one server starts. `drivers` and `worker` replace those of the settings, `toolbox`
-    the tools.
+    Without `takes_chats` its worker runs only the chats it is given: a command must not take other users' chats.
+    `index` numbers the replicas of one server. `drivers` and `worker` replace those of the settings, `toolbox` the
+    tools.
     """
 
     index: int = 0
@@ -131,10 +136,11 @@ class Choices:
 async def running_replica(
     settings: Settings, database: Database, choices: Choices | None = None
 ) -> AsyncIterator[Replica]:
-    """Build a replica and keep its loops running. One that dies ends the process: half a replica helps nobody.
+    """Build a replica and run its loops.
 
-    On the way out its row goes before its caller closes the pools: peers take over at once, and nothing is cut off. To
-    them, one that leaves without `announce_stop` has died.
+    If any loop fails, the process exits; a partial replica would hold leases it cannot serve. On exit its row is
+    deleted before the caller closes the pools, so that other replicas take over immediately. Without `announce_stop`,
+    other replicas treat it as crashed.
     """
     choices = choices or Choices()
     replica_id = uuid4()
@@ -157,7 +163,7 @@ async def running_replica(
                 group.create_task(replica.lag.run(), name="lag"),
             ]
             try:
-                # Whoever uses the replica may rely on hearing hints, and the probe would find it deaf.
+                # Users of the replica rely on receiving hints, and the health check would fail without them.
                 await replica.listener.wait_connected()
                 loops.append(group.create_task(replica.probe.run(), name="notify-probe"))
                 loops.append(group.create_task(replica.worker.run(), name="worker"))
@@ -169,7 +175,7 @@ async def running_replica(
                     finally:
                         await replica.leave()
             finally:
-                # Last of all: what the others have let go of is told, while there is somebody to tell it.
+                # Closed last, so that hints of the other components' shutdown are still sent.
                 await replica.notifier.close()
                 for loop in loops:
                     loop.cancel()
@@ -206,7 +212,7 @@ def _wire(
     listener = Listener(lambda: database.dedicated("listen"), bus, clock=clock, rng=rng)
     presence = Presence(lambda: database.dedicated("presence"), identity, clock=clock, rng=rng, on_peer_dead=take_over)
     lag = LagMonitor(clock)
-    # Alone it has no places to tell of.
+    # A single replica has no slots to report.
     shared_dir = settings.data_dir if settings.replicas > 1 else None
     health = ReplicaHealth(database, listener, presence, lag, data_dir=shared_dir)
     directory = Directory(

@@ -1,4 +1,4 @@
-"""The figures of the worker, as the start settings `worker.*` say. What has no setting keeps its default."""
+"""The worker's configuration from the start settings `worker.*`. Values without a setting keep their defaults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a replica does about workspaces, and the tools that chats have by it."""
+"""The workspace runtime of a replica, and the tools of its chats."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def runtime(
     clock: Clock,
     peers: Peers | None = None,
 ) -> WorkspaceRuntime:
-    """What a replica does about workspaces. `drivers` replace those of the settings."""
+    """Build the workspace runtime. `drivers` replace those of the settings."""
     chosen = app_drivers.all_drivers(settings) if drivers is None else drivers
 
     local = [each for each in chosen.values() if isinstance(each, LocalDriver)]
@@ -69,7 +69,7 @@ def runtime(
 
 
 def toolbox(made: WorkspaceRuntime, machine: Machine, directory: Directory) -> WorkspaceToolbox:
-    """The tools of chats, over the pool and the machine of the worker."""
+    """Return the tools of chats, over the pool and the machine of the worker."""
     parts = made.parts
     return WorkspaceToolbox(
         ToolboxParts(

@@ -1,5 +1,4 @@
-"""What a replica tells about itself in numbers. Reads what other parts count, at the moment somebody asks.
+"""The metrics of a replica: read from the counters of other modules at each scrape.
 
-Nothing below imports this package: lower layers count for themselves, and do not know who reads it. Start at
-`export.py`, whose tables hold every family there is.
+Lower layers count for themselves and never import this package. Start with `export`, whose tables hold all families.
 """

@@ -1,4 +1,4 @@
-"""`GET /metrics`, as an ASGI application of its own: it never stands on the public port."""
+"""`GET /metrics` as an ASGI application. It is never served on the public port."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ PLAIN = "text/plain; charset=utf-8"
 
 
 def metrics_endpoint(metrics: Scraped, token: str | None = None, *, otherwise: ASGIApp | None = None) -> ASGIApp:
-    """Answers scrapes. With a token, only those that bring it (`Authorization: Bearer ...`).
+    """Return the application that answers scrapes; with a token, only those that send it (`Authorization: Bearer ...`).
 
-    `otherwise` serves everything else at the same listener: other paths, and WebSockets.
+    `otherwise` serves everything else on the same listener: other paths, and WebSockets.
     """
     if token == "":
-        raise ValueError("An empty token would let everybody in. Leave it out, or set one.")
+        raise ValueError("An empty token would allow every scrape. Leave it out, or set one.")
     return _Endpoint(metrics, token, otherwise)
 
 
@@ -54,7 +54,7 @@ class _Endpoint:
         if self._token is None:
             return True
         scheme, _, given = authorization.partition(b" ")
-        # In constant time: how long a refusal takes must not tell how much of a guess was right.
+        # In constant time: the duration of a refusal must not reveal how much of a guess was right.
         return scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._token)
 
 

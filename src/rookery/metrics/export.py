@@ -1,6 +1,6 @@
-"""The metrics of one replica: every family that has a source, read at the moment of a scrape and written as text.
+"""The metrics of one replica: every family that has a source, read at each scrape and written as text.
 
-There is no registry: several replicas live in one process in tests, and each has its own `Metrics`.
+There is no registry: tests run several replicas in one process, and each has its own `Metrics`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ S = TypeVar("S")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """What a replica is made of, as far as it is counted. What is None is not exported."""
+    """The counted components of a replica. A component that is None is not exported."""
 
     build: Build
     worker: Worker | None = None
@@ -47,7 +47,7 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class Table(Generic[S]):
-    """Families of one source."""
+    """The families of one source."""
 
     title: str
     find: Callable[[Sources], S | None]
@@ -84,13 +84,13 @@ TABLES: tuple[Table[Any], ...] = (
 
 
 class Scraped(Protocol):
-    """Whoever answers a scrape. `accept` is the header of that name; the answer is a content type and a text."""
+    """Answers scrapes. `accept` is the header of that name; the result is a content type and a text."""
 
     async def scrape(self, accept: str) -> tuple[str, bytes]: ...
 
 
 class Metrics:
-    """One per replica. To be used on the thread of its event loop: what it reads belongs there."""
+    """One per replica. Use it on the thread of its event loop, which owns the counters."""
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
@@ -99,7 +99,7 @@ class Metrics:
         return [section for table in TABLES for section in table.collect(self._sources)]
 
     def render(self, accept: str = "") -> tuple[str, bytes]:
-        """The content type and the text, in the format that the scraper prefers."""
+        """Return the content type and the text, in the format that the scraper prefers."""
         return text.render(self.collect(), accept)
 
     async def scrape(self, accept: str) -> tuple[str, bytes]:

@@ -1,6 +1,6 @@
-"""A family of samples: its name, what it means, and where its values are found.
+"""A metric family: its name, its help text, and the source of its values.
 
-Families are rows of tables, so that the reference page, the exporter and the tests go through the same list.
+Families are rows of tables, so that the reference page, the exporter and the tests use the same list.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rookery.telemetry.histogram import Histogram, Histograms
 PREFIX = "rookery_"
 
 S = TypeVar("S")
-# A plain number has no labels. Keys are label values in the order of the family's labels; one alone needs no tuple.
+# A plain number has no labels. Keys are label values in the order of the family's labels; a single one needs no tuple.
 Numbers: TypeAlias = float | Mapping[Any, float]
 Sizes: TypeAlias = Histogram | Histograms[Any]
 Labels: TypeAlias = tuple[str, ...]
@@ -24,8 +24,10 @@ Labels: TypeAlias = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Family(Generic[S]):
-    """`known` label values are there from the start: a rate over a counter that only appears with its first event
-    misses that event."""
+    """One family. `known` label values are exported from the start.
+
+    A counter that only appears with its first event would hide that event from a rate.
+    """
 
     kind: Kind
     name: str
@@ -89,12 +91,12 @@ def histogram(name: str, help: str, read: Callable[[S], Sizes], *, labels: Label
 
 
 def label_values(key: object) -> Labels:
-    """A key of somebody's counter as the values of labels."""
+    """Return a counter's key as label values."""
     return tuple(map(_text, key)) if isinstance(key, tuple) else (_text(key),)
 
 
 def every(*values: Iterable[object]) -> Iterator[tuple[object, ...]]:
-    """All combinations, for `known`."""
+    """Return all combinations, for `known`."""
     return product(*values)
 
 

@@ -1,6 +1,6 @@
-"""The metrics of several processes as one text: every sample gets the label `process`.
+"""The metrics of several processes merged into one text: every sample gets the label `process`.
 
-For the parent of several replicas: a port that they share would answer for a random one of them.
+For the parent of several replicas: a scrape of their shared port would reach a random one.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ SLOTS = f"{PREFIX}replica_slots"
 SLOT_RESTARTS = f"{PREFIX}replica_restarts_total"
 SILENT_SECONDS = 1.0
 
-# Gets the text (format 0.0.4) of one process, or raises.
+# Fetches the text (format 0.0.4) of one process, or raises.
 Fetch: TypeAlias = Callable[[], Awaitable[bytes]]
 
 
 class Gathering:
-    """Scrapes processes when it is scraped itself. `processes` is asked each time: they come and go.
+    """Scrapes the processes when it is scraped itself. `processes` is read each time, because processes come and go.
 
-    A process that is silent, or does not make sense, is left out and counted; the others are still told of.
+    A process that does not answer, or sends invalid text, is left out and counted; the others are still exported.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Gathering:
         try:
             async with asyncio.timeout(self._silent_seconds):
                 text = await fetch()
-            # Beside the loop: a text has thousands of lines, and this process minds the others.
+            # In a thread: a text has thousands of lines, and this process supervises the others.
             return await asyncio.to_thread(parse, text)
         except Exception as error:
             self._failed(name, error)
@@ -73,7 +73,7 @@ class Gathering:
 
 
 def slot_sections(slots: Sequence[ReplicaSlot]) -> list[Section]:
-    """How the places of the replicas are; nothing where there are none."""
+    """Return the states of the replica slots; empty if there are none."""
     if not slots:
         return []
     states = Counter(slot.state for slot in slots)
@@ -81,31 +81,31 @@ def slot_sections(slots: Sequence[ReplicaSlot]) -> list[Section]:
         Section(
             SLOTS,
             Kind.GAUGE,
-            "Places of replicas: ready, starting, or paused because their replica died.",
+            "Replica slots: ready, starting, or paused because their replica died.",
             [sample(SLOTS, label_pairs(("state",), (state,)), states[state]) for state in SlotState],
         ),
         Section(
             SLOT_RESTARTS,
             Kind.COUNTER,
-            "Replicas that died and were started again.",
+            "Replicas that died and were restarted.",
             [sample(SLOT_RESTARTS, label_pairs((LABEL,), (str(slot.index),)), slot.restarts) for slot in slots],
         ),
     ]
 
 
 def merge(texts: Mapping[str, bytes], accept: str = "") -> tuple[str, bytes]:
-    """One text of the texts (format 0.0.4) of several processes, by name. Raises `ValueError` for one that is none."""
+    """Merge the texts (format 0.0.4) of several processes, by name. Raise `ValueError` for an invalid one."""
     return render(combine({name: parse(text) for name, text in texts.items()}), accept)
 
 
 def combine(processes: Mapping[str, Iterable[Section]]) -> list[Section]:
-    """The sections of all processes, each once, with all samples. What it means is said by who comes first."""
+    """Merge the sections of all processes: each family once, with all samples and the first help text."""
     found: dict[str, Section] = {}
     for process, sections in processes.items():
         pair = label_pairs((LABEL,), (process,))
         for section in sections:
             merged = found.setdefault(section.name, Section(section.name, section.kind, section.help))
             if merged.kind is not section.kind:
-                continue  # a process of another version, for which the name means something else
+                continue  # a process of another version, where the name has another meaning
             merged.lines.extend(with_label(line, pair) for line in section.lines)
     return list(found.values())

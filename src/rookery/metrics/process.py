@@ -1,4 +1,4 @@
-"""What is counted about the process and what it stands on: requests, database, hints, event loop, peers."""
+"""Metrics of the process and its infrastructure: requests, database, hints, event loop, other replicas."""
 
 from __future__ import annotations
 
@@ -16,19 +16,22 @@ from rookery.telemetry.loop_lag import LagMonitor
 HTTP: tuple[Family[HttpStats], ...] = (
     counter(
         "http_requests_total",
-        "Requests that were answered, by the template of their route.",
+        "Answered requests, by the template of their route.",
         lambda http: http.requests,
         labels=("method", "route", "code"),
     ),
     histogram(
         "http_request_seconds",
-        "Time of requests.",
+        "Duration of requests.",
         lambda http: http.request_seconds,
         labels=("method", "route"),
     ),
-    gauge("http_in_flight", "Requests at work.", lambda http: http.in_flight, labels=("method", "route")),
+    gauge("http_in_flight", "Requests in progress.", lambda http: http.in_flight, labels=("method", "route")),
     histogram(
-        "websocket_seconds", "How long WebSockets lived.", lambda http: http.websocket_seconds, labels=("route",)
+        "websocket_seconds",
+        ("Duration of WebSocket connections."),
+        lambda http: http.websocket_seconds,
+        labels=("route",),
     ),
     counter(
         "http_too_large_total",
@@ -39,13 +42,13 @@ HTTP: tuple[Family[HttpStats], ...] = (
     counter("rate_limited_total", "Requests refused by a rate limit.", lambda http: http.limited, labels=("limit",)),
     counter(
         "auth_failures_total",
-        "Requests whose credentials were not accepted.",
+        "Requests with invalid credentials.",
         lambda http: http.unauthenticated,
         labels=("reason",),
     ),
     counter(
         "authz_denied_total",
-        "Requests of somebody who may not do what they asked for.",
+        "Requests refused because the caller lacks the right.",
         lambda http: http.denied,
         labels=("resource", "action"),
     ),
@@ -54,7 +57,7 @@ HTTP: tuple[Family[HttpStats], ...] = (
 APPROVALS: tuple[Family[HttpStats], ...] = (
     counter(
         "approvals_answered_total",
-        "Calls of tools that a person has answered about, by the answer.",
+        "Tool calls that users answered, by the answer.",
         lambda http: http.approvals,
         labels=("answer",),
         known=APPROVAL_ANSWERS,
@@ -70,7 +73,7 @@ DATABASE: tuple[Family[Database], ...] = (
     ),
     histogram(
         "db_pool_wait_seconds",
-        "Time until somebody who needs a connection of a pool has one.",
+        "Time to get a connection from a pool.",
         lambda database: Histograms.of({name: waits.seconds for name, waits in database.waits().items()}),
         labels=("pool",),
     ),
@@ -79,7 +82,7 @@ DATABASE: tuple[Family[Database], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class PubSub:
-    """The ways of hints out of this process, into it, and once around."""
+    """Hints that this process sends, receives, and measures."""
 
     notifier: Notifier
     listener: Listener
@@ -89,14 +92,14 @@ class PubSub:
 PUBSUB: tuple[Family[PubSub], ...] = (
     counter(
         "pubsub_messages_total",
-        "Hints by channel; those that this replica sent come back to it as well.",
+        "Hints by channel; a replica also receives its own hints.",
         lambda pubsub: _messages(pubsub),
         labels=("channel", "direction"),
         known=every(dict.fromkeys(CHANNELS.values()), ("sent", "received")),
     ),
     counter(
         "pubsub_bytes_total",
-        "Characters of notifications.",
+        "Characters in notifications.",
         lambda pubsub: {
             "sent": pubsub.notifier.stats().sent_bytes,
             "received": pubsub.listener.stats().received_bytes,
@@ -105,7 +108,7 @@ PUBSUB: tuple[Family[PubSub], ...] = (
     ),
     counter(
         "pubsub_failed_total",
-        "Hints that could not be sent; pollers find what they told of.",
+        "Hints that could not be sent; pollers find the changes instead.",
         lambda pubsub: pubsub.notifier.stats().failed,
     ),
     histogram("notify_batch_size", "Hints sent by one statement.", lambda pubsub: pubsub.notifier.stats().batch_sizes),
@@ -116,12 +119,12 @@ PUBSUB: tuple[Family[PubSub], ...] = (
     ),
     gauge(
         "pubsub_deaf",
-        "1 while hints do not come back to this replica, although its connections look healthy.",
+        "1 while hints do not come back to this replica although its connections look healthy.",
         lambda pubsub: float(pubsub.probe.deaf),
     ),
     histogram(
         "pubsub_latency_seconds",
-        "Time of a hint through the database and back, measured every minute.",
+        "Round-trip time of a hint through the database, measured every minute.",
         lambda pubsub: pubsub.probe.latencies,
     ),
 )
@@ -129,7 +132,7 @@ PUBSUB: tuple[Family[PubSub], ...] = (
 LAG: tuple[Family[LagMonitor], ...] = (
     histogram(
         "event_loop_lag_seconds",
-        "How much later than asked the event loop woke, measured four times a second.",
+        "Delay of the event loop's wake-ups, measured four times a second.",
         lambda lag: lag.measured,
     ),
 )
@@ -137,14 +140,14 @@ LAG: tuple[Family[LagMonitor], ...] = (
 PRESENCE: tuple[Family[Presence], ...] = (
     gauge(
         "replicas",
-        "Replicas that this one knows of, itself included; aggregate with max.",
+        "Replicas that this one knows, including itself; aggregate with max.",
         lambda presence: presence.known(),
         labels=("state",),
         known=(ReplicaState.ALIVE, ReplicaState.STOPPING),
     ),
     gauge(
         "presence_held",
-        "1 while this replica may take chats and commit: its lock is held and its beat is fresh.",
+        "1 while this replica may take chats and commit: it holds its lock and its heartbeat is fresh.",
         lambda presence: float(presence.held),
     ),
 )
@@ -159,7 +162,7 @@ class Build:
 BUILD: tuple[Family[Build], ...] = (
     gauge(
         "build_info",
-        "Always 1; its labels say which version runs, and which schema it needs.",
+        "Always 1; the labels are the running version and the schema that it needs.",
         lambda build: {(build.version, build.schema): 1},
         labels=("version", "schema"),
     ),

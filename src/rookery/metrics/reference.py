@@ -1,4 +1,4 @@
-"""The reference page of the metrics, made from the tables that export them."""
+"""The reference page of the metrics, generated from the tables that export them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from rookery.metrics.merge import SCRAPE_ERRORS, SLOT_RESTARTS, SLOTS
 
 INTRODUCTION = f"""# Metrics
 
-Every replica answers `GET /metrics` on its internal listener; with `metrics_listen` set, `rookery serve` answers there
-for all its replicas, each sample under a label `process`. The format is Prometheus text 0.0.4, or OpenMetrics for
-whoever asks for it. Names begin with `{PREFIX}`, but for those that every process has. Sets of label values are
-closed: what clients, models and providers make up is counted as `other` or `unknown`.
+Every replica serves `GET /metrics` on its internal listener. With `metrics_listen` set, `rookery serve` serves it there
+for all of its replicas, with a label `process` on each sample. The format is Prometheus text 0.0.4, or OpenMetrics if
+the scraper accepts it. Names begin with `{PREFIX}`, except those that every process has. Sets of label values are
+closed: values that clients, models and providers invent are counted as `other` or `unknown`.
 
-A process that does not answer within a second when it is gathered is left out, and counted in
-`{SCRAPE_ERRORS}`. The server with several replicas adds `{SLOTS}` (gauge, by
-`state`: ready, starting, or paused because the replica died) and `{SLOT_RESTARTS}` (by `process`).
+A process that does not answer the parent within a second is left out, and counted in `{SCRAPE_ERRORS}`. A server
+with several replicas adds `{SLOTS}` (gauge, by `state`: ready, starting, or paused because the replica died)
+and `{SLOT_RESTARTS}` (by `process`).
 """
 
 
 def reference_markdown() -> str:
-    """`docs/reference/metrics.md`."""
+    """Return `docs/reference/metrics.md`."""
     return "\n".join((INTRODUCTION, *_sections()))
 
 

@@ -1,6 +1,6 @@
-"""What every process tells under names that dashboards know: CPU, memory, file descriptors, garbage collection.
+"""Standard process metrics under the names that dashboards expect: CPU, memory, file descriptors, garbage collection.
 
-Where there is no /proc, what comes from it is left out.
+Values from /proc are left out on systems without it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Process:
         return float("inf") if limit == resource.RLIM_INFINITY else limit
 
     def collections(self, figure: str) -> dict[int, int]:
-        """A figure of the garbage collector, by generation."""
+        """Return a figure of the garbage collector, by generation."""
         return {generation: found[figure] for generation, found in enumerate(gc.get_stats())}
 
 
@@ -56,12 +56,12 @@ PROCESS: tuple[Family[Process], ...] = (
     gauge("process_virtual_memory_bytes", "Address space in use.", lambda process: process.virtual_bytes, prefix=""),
     gauge(
         "process_start_time_seconds",
-        "When the process started, in seconds since 1970.",
+        "Start time of the process, in seconds since 1970.",
         lambda process: process.started_at,
         prefix="",
     ),
     gauge("process_open_fds", "Open files and sockets.", lambda process: process.open_files, prefix=""),
-    gauge("process_max_fds", "How many files and sockets may be open.", lambda process: process.max_files, prefix=""),
+    gauge("process_max_fds", "Maximum number of open files and sockets.", lambda process: process.max_files, prefix=""),
     counter(
         "python_gc_collections_total",
         "Runs of the garbage collector.",
@@ -98,12 +98,12 @@ def _pages(place: int) -> float:
 
 
 def _open_files() -> float:
-    # Newer kernels say it in the size of the directory. To list it takes milliseconds once there are many clients.
+    # Newer kernels report it as the size of the directory. Listing it takes milliseconds with many clients.
     return (_PROC / "fd").stat().st_size or len(os.listdir(_PROC / "fd"))
 
 
 def _started_at() -> float:
-    # What follows the name, which may hold anything; the start is the 22nd field, in ticks since the boot.
+    # The fields after the name, which may contain anything. The start time is field 22, in ticks since the boot.
     ticks = int((_PROC / "stat").read_text().rpartition(")")[2].split()[19])
     boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime "))
     return float(boot.split()[1]) + ticks / os.sysconf("SC_CLK_TCK")

@@ -1,7 +1,7 @@
-"""The two text formats of Prometheus: writing them, and reading back what was written here.
+"""The two Prometheus text formats: writing them, and parsing text that was written here.
 
-Own code, because a scrape runs on the event loop of a busy replica: docs/decisions says what the library costs. That
-the texts are right is tested with the library's parsers.
+This is our own code because a scrape runs on the event loop of a busy replica; docs/decisions records the cost of the
+library. Tests check the output with the library's parsers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A family as text: `lines` are its samples, which are the same in both formats. `help` needs no escaping."""
+    """A family as text. `lines` are its samples, the same in both formats. `help` needs no escaping."""
 
     name: str
     kind: Kind
@@ -37,7 +37,7 @@ class Section:
 
 
 def label_pairs(names: Sequence[str], values: Sequence[str]) -> str:
-    """`a="x",b="y"`, with everything escaped that could end a value early."""
+    """Return `a="x",b="y"`, with values escaped."""
     return ",".join(f'{name}="{value.translate(_ESCAPED)}"' for name, value in zip(names, values, strict=True))
 
 
@@ -54,11 +54,11 @@ def number(value: float) -> str:
 
 
 def render(sections: Iterable[Section], accept: str) -> tuple[str, bytes]:
-    """The content type and the text: OpenMetrics for whoever names it, else 0.0.4, which everybody reads."""
+    """Return the content type and the text: OpenMetrics if the scraper accepts it, else 0.0.4."""
     is_open = any(_is_openmetrics(each) for each in accept.split(","))
     out: list[str] = []
     for section in sections:
-        # In OpenMetrics a family is called what its counter would be called without the ending.
+        # In OpenMetrics a family has the name of its counter without the suffix.
         name = section.name.removesuffix("_total") if is_open and section.kind is Kind.COUNTER else section.name
         out.append(f"# HELP {name} {section.help}\n# TYPE {name} {section.kind}\n")
         out.extend(section.lines)
@@ -68,12 +68,12 @@ def render(sections: Iterable[Section], accept: str) -> tuple[str, bytes]:
 
 
 def parse(text: bytes) -> list[Section]:
-    """The sections of a text in the format 0.0.4 that `render` wrote. Raises `ValueError` for anything else."""
+    """Parse a text in format 0.0.4 that `render` wrote. Raise `ValueError` for any other."""
     if text and not text.endswith(b"\n"):
-        raise ValueError("A text of metrics ends with a line break; this one was cut off.")
+        raise ValueError("A metrics text must end with a line break; this one was cut off.")
     found: list[Section] = []
     said = ""
-    # Not `splitlines`: it knows line breaks that may stand in label values.
+    # Not `splitlines`: it also splits at characters that may be in label values.
     for line in text.decode().split("\n")[:-1]:
         match line.split(" ", 3):
             case ["#", "HELP", _, help]:
@@ -83,13 +83,13 @@ def parse(text: bytes) -> list[Section]:
             case _:
                 sampled = _SAMPLE.fullmatch(line)
                 if sampled is None or not found or not sampled[1].startswith(found[-1].name):
-                    raise ValueError(f"This is no line of metrics: {line[:80]!r}")
+                    raise ValueError(f"This is not a line of metrics: {line[:80]!r}")
                 found[-1].lines.append(f"{line}\n")
     return found
 
 
 def with_label(line: str, pair: str) -> str:
-    """A sample with one more label, before the others."""
+    """Return the sample with one more label, before the others."""
     name, brace, rest = line.partition("{")
     if brace:
         return f"{name}{{{pair},{rest}"

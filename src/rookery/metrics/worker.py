@@ -1,4 +1,4 @@
-"""What the worker counts: runners, leases, tasks, turns, tools, jobs, live parts."""
+"""Metrics of the worker: runners, leases, tasks, turns, tools, jobs, live parts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rookery.worker.worker import Worker
 
 RUNNER_STATES = ("streaming", "tools", "retry_wait", "requires_action", "interrupting")
 POOLS = ("root", "subagent")
-# What a task may find refused by its fence.
+# Transitions and reads that a task's fence may refuse.
 FENCED = (
     READ,
     Transition.RECORD_GENERATION_ATTEMPT,
@@ -33,15 +33,15 @@ FENCED = (
 RUNNERS: tuple[Family[Worker], ...] = (
     gauge(
         "runners",
-        "Chats that this replica drives, by what their task is at.",
+        "Chats that this replica runs, by the current activity of their task.",
         lambda worker: worker.manager.states(),
         labels=("state",),
         known=RUNNER_STATES,
     ),
-    gauge("inflight_tasks", "Effects of finished turns that still run.", lambda worker: worker.inflight_tasks),
+    gauge("inflight_tasks", "Background tasks of finished turns that still run.", lambda worker: worker.inflight_tasks),
     counter(
         "acquire_total",
-        "Tries to take a chat, by how they ended.",
+        "Attempts to acquire a chat, by result.",
         lambda worker: worker.stats.acquired,
         labels=("outcome",),
         known=("won", "lost", "full", "failed", "closed"),
@@ -53,22 +53,22 @@ RUNNERS: tuple[Family[Worker], ...] = (
     ),
     counter(
         "gave_way_total",
-        "Chats that were put back between two steps, because their owner held more slots than a fair share and another"
-        " owner waited.",
+        "Chats that were released between two steps because their owner held more slots than a fair share and "
+        "another owner waited.",
         lambda worker: worker.stats.gave_way,
         labels=("pool",),
         known=POOLS,
     ),
     counter(
         "takeovers_total",
-        "Chats taken over from another process: one that is gone (lock_gone), or whose lease had ended (lease).",
+        "Chats taken over from another process that is gone (lock_gone) or whose lease had ended (lease).",
         lambda worker: worker.stats.takeovers,
         labels=("reason",),
         known=("lock_gone", "lease"),
     ),
     counter(
         "leases_lost_total",
-        "Leases that were not this replica's any more (taken), or that it gave up because it could not renew (fenced).",
+        "Leases lost to another replica (taken), or given up because they could not be renewed (fenced).",
         lambda worker: worker.stats.leases_lost,
         labels=("reason",),
         known=("taken", "fenced"),
@@ -80,7 +80,7 @@ RUNNERS: tuple[Family[Worker], ...] = (
     ),
     counter(
         "fence_rejections_total",
-        "Transitions, and looks at a chat (`read`), that were refused because the chat had moved on.",
+        "Transitions and reads (`read`) of a chat that were refused because the chat had moved on.",
         lambda worker: worker.stats.fence_rejections,
         labels=("transition",),
         known=FENCED,
@@ -94,12 +94,12 @@ RUNNERS: tuple[Family[Worker], ...] = (
     ),
     counter(
         "task_stalls_total",
-        "Tasks that ended without moving their chat.",
+        "Tasks that ended without changing their chat.",
         lambda worker: worker.stats.task_stalls.total(),
     ),
     histogram(
         "cancel_unwind_seconds",
-        "Time from when a task was told to leave until it had left.",
+        "Time from the request to stop a task until it had stopped.",
         lambda worker: worker.stats.cancel_unwind_seconds,
         labels=("kind",),
     ),
@@ -115,20 +115,20 @@ TURNS: tuple[Family[Worker], ...] = (
     ),
     histogram(
         "turn_seconds",
-        "Time from the message of the user to the end of its turn.",
+        "Time from the user's message to the end of its turn.",
         lambda worker: worker.stats.turn_seconds,
         labels=("outcome",),
     ),
     gauge(
         "agents_active",
-        "Chats at work in the whole deployment; the same on every replica, so aggregate with max.",
+        "Running chats of the whole installation; the same on every replica, so aggregate with max.",
         lambda worker: worker.stats.agents_active,
         labels=("pool",),
         known=POOLS,
     ),
     gauge(
         "agents_queued_for_capacity",
-        "Chats that wait for a slot in the whole deployment; the same on every replica, so aggregate with max.",
+        "Chats that wait for a slot in the whole installation; the same on every replica, so aggregate with max.",
         lambda worker: worker.stats.agents_queued,
         labels=("pool",),
         known=POOLS,
@@ -138,26 +138,26 @@ TURNS: tuple[Family[Worker], ...] = (
 TOOLS: tuple[Family[Worker], ...] = (
     counter(
         "tool_calls_total",
-        "Calls of tools; one that did not end when it was told to is abandoned as well.",
+        "Tool calls; a call that did not stop on request is also counted as abandoned.",
         lambda worker: worker.stats.tools.calls,
         labels=("tool", "outcome"),
     ),
     counter(
         "tool_errors_total",
-        "Calls of tools that gave an error, refused ones included.",
+        "Tool calls that returned an error, including refused ones.",
         lambda worker: _errors(worker.stats.tools.calls),
         labels=("tool",),
     ),
     counter(
         "tool_result_truncated_total",
-        "Results of tools that were cut to fit the model.",
+        "Tool results that were truncated to fit the model.",
         lambda worker: worker.stats.tools.truncated,
         labels=("tool",),
     ),
-    histogram("tool_seconds", "Time of tool calls.", lambda worker: worker.stats.tools.seconds, labels=("tool",)),
+    histogram("tool_seconds", "Duration of tool calls.", lambda worker: worker.stats.tools.seconds, labels=("tool",)),
     histogram(
         "tool_result_size_bytes",
-        "Size of results of tools, as stored.",
+        "Size of tool results, as stored.",
         lambda worker: worker.stats.tools.result_bytes,
         labels=("tool",),
     ),
@@ -166,18 +166,18 @@ TOOLS: tuple[Family[Worker], ...] = (
 APPROVALS: tuple[Family[Worker], ...] = (
     counter(
         "approvals_asked_total",
-        "Calls of tools that a person was asked about.",
+        "Tool calls that a user was asked to approve.",
         lambda worker: worker.stats.approvals_asked,
     ),
     gauge(
         "approvals_open",
-        "Calls of tools that wait for an answer in the whole deployment; the same on every replica, so aggregate with "
-        "max.",
+        "Tool calls that wait for approval in the whole installation; the same on every replica, so aggregate "
+        "with max.",
         lambda worker: worker.stats.approvals_open,
     ),
     gauge(
         "approval_oldest_seconds",
-        "How long the oldest of them has waited, as of the last count; 0 when nobody is asked. Aggregate with max.",
+        "Waiting time of the oldest of them at the last count; 0 if there is none. Aggregate with max.",
         lambda worker: worker.stats.approval_oldest_seconds,
     ),
 )
@@ -185,20 +185,20 @@ APPROVALS: tuple[Family[Worker], ...] = (
 JOBS: tuple[Family[Worker], ...] = (
     histogram(
         "job_seconds",
-        "Time of runs of housekeeping.",
+        "Duration of housekeeping runs.",
         lambda worker: worker.stats.job_seconds,
         labels=("job", "success"),
     ),
     counter(
         "records_purged_total",
-        "Rows that housekeeping removed.",
+        "Rows that housekeeping deleted.",
         lambda worker: worker.stats.purged,
         labels=("type",),
         known=("tool_runs",),
     ),
     counter(
         "auto_archived_total",
-        "Chats archived because nobody used them, subagents included.",
+        "Chats archived because they were unused, including subagents.",
         lambda worker: worker.stats.auto_archived,
     ),
 )
@@ -208,12 +208,12 @@ PARTS: tuple[Family[Worker], ...] = (
     gauge("part_buffer_bytes", "Size of live parts in memory.", lambda worker: worker.buffer.stats().size_bytes),
     counter(
         "part_buffer_dropped_total",
-        "Live parts that were not kept because their episode was full; the answer itself is complete.",
+        "Live parts that were dropped because their episode was full; the response itself is complete.",
         lambda worker: worker.buffer.stats().dropped,
     ),
     counter(
         "part_buffer_slow_total",
-        "Readers of live parts that were given up because they did not read.",
+        "Readers of live parts that were dropped because they did not read.",
         lambda worker: worker.buffer.stats().evicted,
     ),
 )
@@ -222,7 +222,7 @@ PARTS: tuple[Family[Worker], ...] = (
 CACHES: tuple[Family[Worker], ...] = (
     gauge(
         "cache_bytes",
-        "Memory of a cache, as it counts it; what is kept, its bound and its age are in operations/memory.md.",
+        "Memory of a cache, by its own count; docs/operations/memory.md lists the contents, bound and age of each.",
         lambda worker: {cache.name: cache.size_bytes for cache in worker.caches},
         labels=("cache",),
     ),
@@ -240,7 +240,7 @@ CACHES: tuple[Family[Worker], ...] = (
     ),
     counter(
         "cache_lookups_total",
-        "Looks into a cache, by whether there was something.",
+        "Lookups in a cache, by whether they found an entry.",
         lambda worker: {
             (cache.name, outcome): count
             for cache in worker.caches
@@ -250,7 +250,7 @@ CACHES: tuple[Family[Worker], ...] = (
     ),
     counter(
         "cache_dropped_total",
-        "Entries that a cache has let go of: to make room for others (room), or not used for too long (age).",
+        "Entries that a cache dropped: to make room for others (room), or because they were unused for too long (age).",
         lambda worker: {
             (cache.name, reason): count
             for cache in worker.caches
@@ -262,6 +262,6 @@ CACHES: tuple[Family[Worker], ...] = (
 
 
 def _errors(calls: Counter[tuple[str, str]]) -> dict[str, int]:
-    """Every tool that was called, so that a rate of errors has something to start from."""
+    """Include every tool that was called, so that a rate of errors starts from zero."""
     found = {tool: 0 for tool, _ in calls}
     return found | {tool: count for (tool, outcome), count in calls.items() if outcome == "error"}

@@ -1,4 +1,4 @@
-"""What is counted about workspaces."""
+"""Metrics of workspaces."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from rookery.workspaces.stats import WorkspaceStats
 WORKSPACES: tuple[Family[WorkspaceStats], ...] = (
     gauge(
         "workspaces",
-        "Workspaces of the whole deployment that are not deleted.",
+        "Workspaces of the whole installation that are not deleted.",
         lambda stats: stats.workspaces,
         labels=("driver", "state"),
     ),
     histogram(
         "workspace_start_seconds",
-        "Time from the beginning of a start to the answer of the workspace agent, or to its failure.",
+        "Time from the beginning of a start until the workspace agent answers or the start fails.",
         lambda stats: stats.start_seconds,
         labels=("driver", "result"),
     ),
@@ -28,7 +28,7 @@ WORKSPACES: tuple[Family[WorkspaceStats], ...] = (
     ),
     counter(
         "egress_requests_total",
-        "Requests of workspaces to the outside, by what became of them.",
+        "Outgoing requests of workspaces, by result.",
         lambda stats: stats.egress.requests,
         labels=("decision",),
         known=get_args(Decision),
@@ -42,7 +42,7 @@ WORKSPACES: tuple[Family[WorkspaceStats], ...] = (
     ),
     gauge(
         "egress_connections",
-        "Open connections of workspaces to the proxy that this replica serves them.",
+        "Open connections of workspaces to the proxy of this replica.",
         lambda stats: stats.egress.connections,
     ),
 )

@@ -1,8 +1,8 @@
-"""Where the server connects on somebody else's word: never into its own machine or the networks around it.
+"""The address guard for outgoing connections to hosts that users, models or templates name.
 
-A name is resolved once. When any of its addresses is blocked, all are refused, and the connection goes to an address
-that was looked at: a name that answers differently the next time gains nothing (debug-and-operations.md, "Outbound
-requests").
+It blocks the server's own machine and the networks around it. A name is resolved once. If any of its addresses is
+blocked, all are refused, and the connection goes to a checked address: a name that resolves differently the next time
+(DNS rebinding) gains nothing.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from typing import TypeAlias, TypeVar
 
 CONNECT_SECONDS = 10.0
-# Chosen: a name with several addresses of which the first is dead is still reached in time.
+# Short enough to reach a name with several addresses in time if the first is dead.
 ATTEMPT_SECONDS = 4.0
 MAX_ADDRESSES = 4
 RESOLVER_THREADS = 32
 
 T = TypeVar("T")
 Address: TypeAlias = IPv4Address | IPv6Address
-# A name and a port to the addresses of that name, in the order they are to be tried.
+# Resolves a name and a port to the addresses of that name, in the order to try them.
 Resolve: TypeAlias = Callable[[str, int], Awaitable[Iterable[str]]]
 
 _BLOCKED_V4 = tuple(
@@ -35,13 +35,13 @@ _BLOCKED_V4 = tuple(
         *("203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4"),
     )
 )
-# What the internet uses of IPv6; loopback, private, link-local and multicast addresses are all outside of it.
+# The public range of IPv6; loopback, private, link-local and multicast addresses are all outside of it.
 _GLOBAL_V6 = ip_network("2000::/3")
 _BLOCKED_V6 = tuple(ip_network(each) for each in ("2001::/23", "2001:db8::/32", "3fff::/20"))
 _NAT64 = ip_network("64:ff9b::/96")
 _LOOPBACK_V4 = IPv4Network("127.0.0.0/8")
 _LOOPBACK = (_LOOPBACK_V4, IPv6Network("::1/128"))
-# Where clouds answer questions about the machine, with its credentials among the answers. Some are public addresses.
+# Metadata services of clouds, whose responses include the machine's credentials. Some are public addresses.
 _METADATA = tuple(
     ip_network(each)
     for each in (
@@ -53,14 +53,14 @@ _METADATA = tuple(
         *("fd00:42::42/128", "fd00:a9fe:a9fe::1/128"),  # Scaleway, Linode
     )
 )
-# These lead to the machine itself, too.
+# These also lead to the machine itself.
 _UNSPECIFIED = (ip_network("0.0.0.0/8"), ip_network("::/128"))
-# Belongs to no machine: who may bind to it may bind to anything, and learns nothing by it.
+# A documentation address that no machine has: if it can be bound, any address can, so binding proves nothing.
 _NOWHERE = ip_address("192.0.2.1")
 
 
 class Blocked(Exception):
-    """A name leads to an address that nobody may be sent to."""
+    """A name leads to a blocked address."""
 
     def __init__(self, host: str, address: Address) -> None:
         super().__init__(f"{host} leads to {address}, an address of this machine or of a private network.")
@@ -69,14 +69,14 @@ class Blocked(Exception):
 
 
 class Unreachable(Exception):
-    """A name has no address, or nobody answers at those it has. The message is the end of a sentence."""
+    """A name has no address, or none of its addresses answers. The message is the end of a sentence."""
 
 
 class Lookups:
-    """How many names one party may ask for at once.
+    """Limits how many names one party may look up at the same time.
 
-    A place is held until the resolver has answered, also when nobody waits for it any more: its thread cannot be
-    stopped, and there are not many.
+    A slot is held until the resolver has answered, even if the caller has left: its thread cannot be stopped, and there
+    are only a few threads.
     """
 
     def __init__(self, most: int) -> None:
@@ -87,7 +87,7 @@ class Lookups:
             await self._places.acquire()
         except BaseException:
             if asyncio.iscoroutine(asking):
-                asking.close()  # it has not begun
+                asking.close()  # it has not started
             raise
         task = asyncio.ensure_future(asking)
         task.add_done_callback(self._give_back)
@@ -96,15 +96,15 @@ class Lookups:
     def _give_back(self, task: asyncio.Future[T]) -> None:
         self._places.release()
         if not task.cancelled():
-            task.exception()  # whoever asked may have left
+            task.exception()  # the caller may have left
 
 
 class Guard:
     """`allow` are networks that operators exempt (`net_allow_private`); `resolve` replaces the system's resolver.
 
-    An exempt network does not include this machine, link-local addresses or those of a cloud's metadata: whoever
-    exempts `10.0.0.0/8` for a company's forge does not think of the address that the server has in it. They are exempt
-    only when an entry names the single address, or lies in the loopback network. `own_ports`, on which the server
+    An exempt network does not include this machine, link-local addresses or those of a cloud's metadata service: an
+    operator who exempts `10.0.0.0/8` for a company's forge does not mean the server's own address in it. They are
+    exempt only if an entry names the single address, or lies in the loopback network. `own_ports`, on which the server
     itself listens, are never exempt on this machine.
     """
 
@@ -116,11 +116,11 @@ class Guard:
         self._own_ports = set(own_ports)
 
     def add_own_port(self, port: int) -> None:
-        """The server listens there, which is known only now."""
+        """Add a port on which the server listens, for ports that are known only after the start."""
         self._own_ports.add(port)
 
     async def find(self, host: str, port: int, *, lookups: Lookups | None = None) -> list[Address]:
-        """The addresses of a host, all of them checked. Raises `Blocked`, or `Unreachable` when there are none."""
+        """Return the checked addresses of a host. Raise `Blocked`, or `Unreachable` when there are none."""
         try:
             if is_literal(host):
                 texts = [host]
@@ -141,7 +141,7 @@ class Guard:
     async def connect(
         self, host: str, port: int, *, seconds: float = CONNECT_SECONDS, lookups: Lookups | None = None
     ) -> socket.socket:
-        """A connection to the host, by an address that was checked. Raises as `find` does."""
+        """Connect to the host by a checked address. Raises as `find` does."""
         why = "it did not answer in time"
         try:
             async with asyncio.timeout(seconds):
@@ -152,7 +152,7 @@ class Guard:
                     except TimeoutError:
                         why = "it did not answer in time"
                     except OSError as error:
-                        # By its number: the text of an event loop names the address.
+                        # By its number: the event loop's own text contains the address.
                         why = os.strerror(error.errno).lower() if error.errno else "it cannot be reached"
         except TimeoutError:
             pass
@@ -171,7 +171,7 @@ class Guard:
 
 
 def is_literal(host: str) -> bool:
-    """Whether this is an address and no name, in the one form that everybody reads the same way."""
+    """Whether this is an address and not a name, in the one form that all parsers read alike."""
     try:
         ip_address(host)
     except ValueError:
@@ -180,7 +180,7 @@ def is_literal(host: str) -> bool:
 
 
 def _names_machines(network: IPv4Network | IPv6Network) -> bool:
-    """Whether whoever wrote this network can have meant nothing else than the addresses in it."""
+    """Whether the network can only mean the machines in it."""
     return network.num_addresses == 1 or (network.version == 4 and network.subnet_of(_LOOPBACK_V4))
 
 
@@ -193,7 +193,7 @@ def _is_in(address: Address, networks: Iterable[IPv4Network | IPv6Network]) -> b
 
 
 def _unwrapped(address: Address) -> Address:
-    """The address that is meant: several forms of IPv6 hold one of IPv4."""
+    """Return the IPv4 address inside an IPv6 address; several forms of IPv6 hold one."""
     if isinstance(address, IPv4Address):
         return address
     if address.ipv4_mapped is not None:
@@ -214,14 +214,16 @@ def _is_special(address: Address) -> bool:
 
 
 def is_own(address: Address) -> bool:
-    """Whether a public address is this machine's: behind it is all that listens here, whatever the firewall says to
-    those outside."""
+    """Whether a public address is this machine's own.
+
+    Connections to it reach everything that listens here, whatever the firewall allows from outside.
+    """
     return not _binds_anywhere() and _binds(address)
 
 
 @cache
 def _binds_anywhere() -> bool:
-    """Some machines let programs bind to addresses they do not have."""
+    """Whether programs can bind to addresses that the machine does not have."""
     return _binds(_NOWHERE)
 
 
@@ -248,7 +250,7 @@ async def _dial(address: Address, port: int) -> socket.socket:
 
 @cache
 def _resolvers() -> ThreadPoolExecutor:
-    """Threads of their own: names that are answered slowly must not hold up what else the process does in threads."""
+    """Separate threads: slow name servers must not delay other work that the process does in threads."""
     return ThreadPoolExecutor(RESOLVER_THREADS, "resolver")
 
 

@@ -1,7 +1,7 @@
-"""What a process keeps in memory so that it need not read or make it again: bounded in bytes, and forgotten with age.
+"""The in-memory cache: bounded in bytes, with expiry by age.
 
-Every cache of what belongs to chats is one of these, so that all of them have a bound, an age and figures for the
-metrics; docs/operations/memory.md lists them. They are optimisations: whoever finds nothing reads or makes the value.
+All caches of chat data use it, so that each has a bound, an age and metrics; docs/operations/memory.md lists them.
+Caches are optimizations: on a miss the caller reads or makes the value.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ from rookery.runtime.clock import Clock, SystemClock
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
-# After the end of a turn, because entries of running chats do not age (`worker.memory`).
-# Chosen: somebody may go on with the chat at once, and a burst of chats is soon forgotten. A chat that goes on later is
-# read again, which takes a few milliseconds unless it is very long.
+# After the end of a turn, because entries of running chats do not age (`worker.memory`). A user may continue the chat
+# immediately, and a burst of chats is soon forgotten. A chat that continues later is read again, which takes a few
+# milliseconds unless it is very long.
 CHAT_SECONDS = 60.0
 
 
 class CacheStats(msgspec.Struct, frozen=True):
-    """The counters count since the start. `evicted` made room for others, `expired` were not used for too long."""
+    """The counters run since the start.
+
+    `evicted` entries made room for others, `expired` ones were unused for too long.
+    """
 
     entries: int
     size_bytes: int
@@ -42,9 +45,9 @@ class _Entry(NamedTuple, Generic[V]):
 
 
 class Cache(Generic[K, V]):
-    """The values used last, up to `max_bytes` of them by the sizes they are kept with.
+    """The most recently used values, up to `max_bytes` by the sizes they were stored with.
 
-    A value that was not used for `max_age_seconds` is not found any more; `sweep` frees its memory.
+    A value that was not used for `max_age_seconds` is no longer found; `sweep` frees its memory.
     """
 
     def __init__(self, name: str, *, max_bytes: int, max_age_seconds: float, clock: Clock | None = None) -> None:
@@ -68,7 +71,7 @@ class Cache(Generic[K, V]):
         return self._bytes
 
     def find(self, key: K) -> V | None:
-        """The value, which counts as used."""
+        """Return the value and count it as used."""
         entry = self._pop(key)
         if entry is None:
             return None
@@ -77,17 +80,17 @@ class Cache(Generic[K, V]):
         return entry.value
 
     def peek(self, key: K) -> V | None:
-        """The value, whatever its age, without counting as a use of it."""
+        """Return the value, whatever its age, without counting it as used."""
         entry = self._entries.get(key)
         return None if entry is None else entry.value
 
     def take(self, key: K) -> V | None:
-        """The value, which is the caller's from now on."""
+        """Remove and return the value."""
         entry = self._pop(key)
         return None if entry is None else entry.value
 
     def keep(self, key: K, value: V, *, size_bytes: int) -> None:
-        """Keep it instead of what was kept before. One that alone is larger than the cache is not kept."""
+        """Store a value in place of the previous one. A value larger than the whole cache is not stored."""
         self.drop(key)
         if size_bytes > self.max_bytes:
             return
@@ -103,9 +106,9 @@ class Cache(Generic[K, V]):
             self._bytes -= entry.size_bytes
 
     def sweep(self, is_in_use: Callable[[K], bool] | None = None) -> int:
-        """Forget what was not used for too long; how many bytes that were.
+        """Drop values that were unused for too long; return how many bytes that were.
 
-        Keys that are in use count as used now. Who uses them must sweep more often than values expire.
+        Keys in use count as used now. Their users must sweep more often than values expire.
         """
         before = self._bytes
         now = self._clock.monotonic()
@@ -134,7 +137,7 @@ class Cache(Generic[K, V]):
         )
 
     def _pop(self, key: K) -> _Entry[V] | None:
-        """What was kept and is not too old, taken out and counted."""
+        """Remove and count an entry; None if it is missing or too old."""
         entry = self._entries.pop(key, None)
         if entry is None:
             self._misses += 1

@@ -1,4 +1,4 @@
-"""Time, injected: everything that waits or stamps takes a `Clock`, so that tests drive time instead of waiting."""
+"""The clock: all code that waits or takes timestamps gets a `Clock`, so that tests control time instead of waiting."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Protocol, Self
 
 
 class DeadlineExceeded(Exception):
-    """A limit of our own was reached. Not a `TimeoutError`: that is also what a socket raises by itself."""
+    """One of our own time limits was reached. Not a `TimeoutError`, which sockets also raise."""
 
     def __init__(self, tag: str, seconds: float) -> None:
         self.tag = tag
@@ -20,17 +20,17 @@ class DeadlineExceeded(Exception):
 
 
 class Deadline(Protocol):
-    """Cancels the block inside it when the time is up, and then ends with `DeadlineExceeded`.
+    """Cancels the block inside it when the time is up, and then raises `DeadlineExceeded`.
 
-    A block that ends by an error of its own keeps that error, and a cancellation from outside stays one. A block that
-    swallows the cancellation and returns is late all the same.
+    A block that ends with its own error keeps that error, and a cancellation from outside stays one. A block that
+    swallows the cancellation and returns is still late.
     """
 
     @property
     def is_expired(self) -> bool: ...
 
     def reset(self, seconds: float) -> None:
-        """Count anew from now. Cheap enough for every token; without effect once the time is up."""
+        """Restart the time from now. Cheap enough for every token; no effect once the time is up."""
 
     async def __aenter__(self) -> Self: ...
 
@@ -54,7 +54,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The real thing."""
+    """The clock of the system."""
 
     def now(self) -> datetime:
         return datetime.now(UTC)
@@ -73,10 +73,10 @@ class SystemClock:
 
 
 class Ticker:
-    """Ticks for ever: `async for _ in clock.ticker(9, "heartbeat")`. The first tick is one interval away.
+    """Ticks forever: `async for _ in clock.ticker(9, "heartbeat")`. The first tick is one interval away.
 
-    Ticks stay on the grid of the start, however long the work between them takes; those that were missed meanwhile
-    are left out, so that a late loop does not beat in bursts.
+    Ticks stay on the grid of the start, however long the work between them takes; missed ticks are skipped, so that a
+    late loop does not tick in bursts.
     """
 
     __slots__ = ("_clock", "_due", "_seconds", "_tag")
@@ -93,7 +93,7 @@ class Ticker:
         return self
 
     async def __anext__(self) -> float:
-        """Wait for the next tick; the monotonic time it was due at."""
+        """Wait for the next tick; return the monotonic time at which it was due."""
         now = self._clock.monotonic()
         missed = max(math.floor((now - self._due) / self._seconds), 0)
         self._due += (missed + 1) * self._seconds
@@ -102,7 +102,7 @@ class Ticker:
 
 
 class Expiry:
-    """What every deadline does to the task inside it: cancel it once, and know at the end whether that was why.
+    """The cancellation behind every deadline: cancels the task once, and knows at the end whether that was the cause.
 
     Counts cancellations as `asyncio.timeout` does, so that one from outside is never taken for its own.
     """
@@ -132,7 +132,7 @@ class Expiry:
         self._task.cancel()
 
     def leave(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
-        # A task that ends with an error holds the frames that know this deadline: it must not be known from here.
+        # A task that ends with an error keeps frames that refer to this deadline; a reference back would make a cycle.
         task, self._task = self._task, None
         if not self.is_expired:
             return
@@ -144,7 +144,10 @@ class Expiry:
 
 
 class LoopDeadline:
-    """A deadline on the event loop's time. A reset notes the new time; the one timer is armed again when it fires."""
+    """A deadline on the event loop's time.
+
+    A reset stores the new time; the single timer is armed again when it fires.
+    """
 
     __slots__ = ("_due", "_expiry", "_handle", "_loop")
 

@@ -1,18 +1,18 @@
-"""Keeping the search for reference cycles short: while it runs, nobody gets a token."""
+"""Garbage collector settings: keep pauses short, because no tokens are sent during a collection."""
 
 from __future__ import annotations
 
 import gc
 
-# Fewer and later than Python's own 700, 10, 10: almost everything here is freed without a search.
+# Rarer than Python's own 700, 10, 10: almost all objects here are freed by reference counting.
 _THRESHOLDS = (2_000, 25, 25)
 
 
 def leave_start_alone() -> None:
-    """To be called once a process has started: what it has by then stays to its end, and is never looked at again.
+    """Exempt all present objects from garbage collection. Call it once a process has started.
 
-    A search through all of it takes 100 ms and more, in the middle of everybody's answers. For the same reason none is
-    made here: what garbage there is by now is not worth it.
+    A collection of all of them takes 100 ms and more, in the middle of users' responses. For the same reason none is
+    made here: the garbage so far is not worth it.
     """
     gc.freeze()
     gc.set_threshold(*_THRESHOLDS)

@@ -1,4 +1,4 @@
-"""A string that does not show itself: keys and tokens in memory."""
+"""A string type for keys and tokens that is never printed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NoReturn
 
 
 class SecretStr:
-    """A secret in memory. Only `reveal` gives it out; printing, formatting and pickling do not."""
+    """A secret in memory. Only `reveal` returns it; printing, formatting and pickling do not."""
 
     __slots__ = ("_value",)
 

@@ -1,6 +1,6 @@
-"""Long computations on the event loop, done in pieces so that everybody else has their turn in between.
+"""Long computations on the event loop, done in pieces so that other tasks run in between.
 
-A thread would not help: it holds the GIL in steps of 5 ms.
+A thread would not help: it holds the GIL for 5 ms at a time.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import time
 from collections.abc import Generator
 from typing import TypeVar
 
-# How long a computation goes on without a pause.
+# How long a computation runs without a pause.
 PIECE_SECONDS = 0.001
 
 T = TypeVar("T")
 
 
 async def in_pieces(steps: Generator[None, None, T]) -> T:
-    """The result of a computation that yields wherever it may be interrupted."""
+    """Return the result of a computation that yields wherever it may be interrupted."""
     began = time.perf_counter()
     while True:
         try:

@@ -1,7 +1,7 @@
-"""Two ways to wait inside the awaiting task, driven by hand: standard ones take a task or a timer for every wait.
+"""Two waits inside the awaiting task (uninterrupted, and with a timeout) that need no extra task or timer.
 
 Every transition waits for a connection, which is nearly always free, and for its COMMIT; every frame of a stream waits
-for a socket that mostly takes it at once. `asyncio.timeout` and `asyncio.shield` were a good part of what these cost.
+for a socket that mostly accepts it immediately. `asyncio.timeout` and `asyncio.shield` were a large part of their cost.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
-# What awaiting something does, step by step; `coroutine.__await__()` gives it.
+# The steps of awaiting something, as `coroutine.__await__()` returns them.
 Steps = Generator[Any, Any, T]
 
 
 class Unbroken(Generic[T]):
-    """Takes the steps of a coroutine inside the awaiting task, deaf to that task's cancellation.
+    """Runs the steps of a coroutine inside the awaiting task, and defers that task's cancellation.
 
-    Awaiting it gives the result or raises the error of the coroutine, never the cancellation of the awaiting task:
-    that one is in `cancelled` afterwards, for the caller to pass on. Only for what ends by itself.
+    Awaiting it returns the result or raises the error of the coroutine, never the cancellation of the awaiting task:
+    that one is in `cancelled` afterwards, for the caller to raise. Only for coroutines that are certain to end.
     """
 
     __slots__ = ("_steps", "cancelled")
@@ -39,26 +39,26 @@ class Unbroken(Generic[T]):
                 result: T = end.value
                 return result
             try:
-                # A bare yield gives other tasks a turn; there is nothing in it to cancel.
+                # A bare yield lets other tasks run; there is nothing in it to cancel.
                 yield None if awaited is None else _Deaf(awaited)
             except asyncio.CancelledError as error:
                 if awaited is None or not awaited.cancelled() or cancelling():
-                    # It came while we waited, and is told only now that the wait is over.
+                    # The cancellation arrived during the wait, and is delivered only now.
                     self.cancelled = error
             except Exception:  # noqa: S112 -- what was waited for failed, and tells the steps so itself
                 continue
 
 
 class _Deaf:
-    """A future as its task sees it, but for `cancel`: the answer is no, so the task keeps the cancellation for later.
+    """A proxy of a future that refuses `cancel`, so that the task keeps the cancellation for later.
 
-    The attribute is how event loops know futures of all makes; see `asyncio.isfuture`.
+    The attribute is how event loops recognize futures of all kinds; see `asyncio.isfuture`.
     """
 
     __slots__ = ("_asyncio_future_blocking", "_future")
 
     def __init__(self, future: asyncio.Future[Any]) -> None:
-        future._asyncio_future_blocking = False  # as the task does to the one that it waits for
+        future._asyncio_future_blocking = False  # as the task does with the future that it waits for
         self._asyncio_future_blocking = True
         self._future = future
 
@@ -73,17 +73,17 @@ class _Deaf:
 
 
 def cancelling() -> int:
-    """How often the current task was asked to stop.
+    """Return how often the current task was asked to stop.
 
-    A function, so that no frame of an error holds the task, which holds the error: what stands in such a circle, and
-    that is all that the step had in hand, waits for the garbage collector.
+    A function, so that no frame of an error holds the task, which holds the error: such a cycle, with all that the step
+    had loaded, would have to wait for the garbage collector.
     """
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
 
 
 class Within(Generic[T]):
-    """Waits for at most so many seconds, then raises `TimeoutError`. What is there at once needs no timer."""
+    """Waits for at most so many seconds, then raises `TimeoutError`. A result that is ready needs no timer."""
 
     __slots__ = ("_seconds", "_steps")
 
@@ -105,7 +105,7 @@ class Within(Generic[T]):
 
 
 class _Begun(Generic[T]):
-    """Goes on with steps of which the first has been taken."""
+    """Continues steps of which the first has been taken."""
 
     __slots__ = ("_awaited", "_steps")
 

@@ -1,4 +1,4 @@
-"""The reference page of the start settings, made from their table."""
+"""The reference page of the start settings, generated from their table."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from rookery.settings.keys import KEYS
 _REFERENCE_HEAD = """\
 # Settings
 
-Generated from `src/rookery/settings/keys.py`. A flag wins over the environment, the environment over the TOML file, the
-file over the default. `rookery admin config --sources` shows what is in effect and where it came from.
+Generated from `src/rookery/settings/keys.py`. A flag takes precedence over the environment, the environment over
+the TOML file, the file over the default. `rookery admin config --sources` shows the effective values and their sources.
 
 - Key `a.b_c` is the flag `--a-b-c`, the variable `ROOKERY_A_B_C`, and `b_c` in the table `[a]` of the TOML file.
-- A key marked *secret* can also come from a file: `ROOKERY_A_B_C_FILE` holds its path. Setting both is an error. It is
-  not taken as a flag, because other users of the machine read command lines; `--database-url` is, without a password.
+- A key marked *secret* can also come from a file: `ROOKERY_A_B_C_FILE` holds its path. Setting both is an error. It has
+  no flag, because other users of the machine can read command lines; `--database-url` is accepted without a password.
 - Durations are written `500ms`, `25s`, `2m`, `1h`, or as a number of seconds.
 - Lists are arrays in TOML and separated by commas elsewhere. An empty variable is not set.
 - A path in the file is relative to the file.
-- A name that does not exist is a warning, and an error with `--strict-config`.
+- An unknown name causes a warning, and an error with `--strict-config`.
 
 | Key | Flag | Variable | Value | Default | Meaning |
 | --- | --- | --- | --- | --- | --- |
@@ -24,7 +24,7 @@ file over the default. `rookery admin config --sources` shows what is in effect 
 
 
 def reference_markdown() -> str:
-    """The page docs/reference/settings.md."""
+    """Return the page docs/reference/settings.md."""
     rows = []
     for key in KEYS:
         default = key.otherwise or f"`{str(key.default).lower() if key.kind.is_switch else key.default}`"

@@ -1,8 +1,8 @@
-"""Every start setting of this process, and where its value comes from.
+"""The start settings of this process, and the source of each value.
 
-A flag wins over the environment, the environment over the TOML file, the file over the default. Settings are read
-once and never change while a process lives; nothing below the composition root imports this module. To add a key,
-add a row to `setting_keys.KEYS` and a field of the same name (dots become underscores) to `Settings`.
+A flag takes precedence over the environment, the environment over the TOML file, the file over the default. Settings
+are read once and do not change while the process runs; nothing below the composition root imports this module. To add a
+key, add a row to `keys.KEYS` and a field of the same name (dots become underscores) to `Settings`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import msgspec
 from rookery.settings.keys import KEYS, PREFIX, Key
 from rookery.settings.values import DATABASE_URL, PATH, UID_RANGE, Address, Shown, shown
 
-# The second is at least so many times the first. A beat may fail once before all work is stopped for it, and twice
-# before a lease ends.
+# The second is at least this many times the first. One heartbeat may fail before all work stops, and two before a lease
+# ends.
 _WORKER_ORDER = (
     ("worker.heartbeat_interval", "worker.lease_ttl", 3),
     ("worker.heartbeat_interval", "worker.self_fence_after", 2),
@@ -30,22 +30,22 @@ _WORKER_ORDER = (
     ("worker.retry_delay", "worker.retry_delay_max", 1),
     ("worker.tool_default_deadline", "worker.tool_max_deadline", 1),
 )
-# What is left of a lease when a replica has stopped its work because it could not renew it.
+# The rest of a lease when a replica has stopped its work because it could not renew it.
 _FENCE_MARGIN = timedelta(seconds=1)
 FILE_NAME = "rookery.toml"
 DEFAULT = "default"
 ANY_HOST = ("", "0.0.0.0", "::")  # noqa: S104 - compared, not bound
-# Not start settings, but ours: pins of runtime settings, and where the terminal client finds its server.
+# Variables that are not start settings: locked runtime settings, and the server address of the terminal client.
 _OTHER_VARIABLES = re.compile(r"ROOKERY_(PIN_\w+|TOKEN|URL)")
 
 
-# Files with keys and passwords that libraries of the server find by themselves.
+# Files with keys and passwords that libraries of the server read on their own.
 _OTHER_FILES = frozenset(
     {"PGPASSFILE", "PGSSLKEY", "PGSERVICEFILE", "GOOGLE_APPLICATION_CREDENTIALS", "AWS_SHARED_CREDENTIALS_FILE"}
     | {"AWS_WEB_IDENTITY_TOKEN_FILE", "CREDENTIALS_DIRECTORY"}
 )
 _OF_THE_HOME = (".ssh", ".pgpass", ".postgresql", ".aws", ".netrc", ".config/gcloud")
-# Paths that are no secrets: programs, directories of the kernel, and certificates of authorities, which may be the
+# Paths that are not secret: programs, directories of the kernel, and certificates of authorities, which may be the
 # machine's own list, without which nothing in a workspace could use https.
 _SEEN = frozenset({"drivers.local.bwrap", "drivers.local.cgroup", "relay_tls_ca"})
 
@@ -131,11 +131,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     drivers_local_tmp_mb: int
     drivers_local_unsafe: bool
     workspaces_shared_folders: tuple[str, ...]
-    named_files: tuple[Path, ...] = ()  # what `*_FILE` variables name, and where libpq's find keys and passwords
+    # files named by `*_FILE` variables, and those where libpq finds keys and passwords
+    named_files: tuple[Path, ...] = ()
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """One thing that is wrong, as a sentence about one key from one source. It never quotes a secret."""
+    """One error, as a sentence about one key from one source. It never quotes a secret."""
 
     key: str
     source: str
@@ -146,7 +147,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class SettingsError(Exception):
-    """The settings cannot be used. `problems` holds everything that is wrong, not only the first thing."""
+    """The settings cannot be used. `problems` lists all errors, not only the first."""
 
     def __init__(self, problems: list[Problem], warnings: list[Problem]) -> None:
         self.problems = tuple(problems)
@@ -155,7 +156,7 @@ class SettingsError(Exception):
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """`sources` says for each key where it came from: a flag, a variable, a file, or `default`."""
+    """`sources` names the source of each key: a flag, a variable, a file, or `default`."""
 
     settings: Settings
     sources: dict[str, str]
@@ -166,9 +167,9 @@ _BY_NAME = {key.name: key for key in KEYS}
 
 
 def load(flags: Mapping[str, str], environ: Mapping[str, str], *, strict: bool = False) -> Loaded:
-    """Read everything once. `flags` maps key names to the text that was given.
+    """Read all settings once. `flags` maps key names to the given text.
 
-    Raises SettingsError with all problems at once. `strict` turns unknown names from warnings into problems.
+    Raises SettingsError with all problems together. `strict` turns unknown names from warnings into problems.
     """
     loading = _Loading(flags, environ)
     loading.settle_all()
@@ -182,7 +183,7 @@ def load(flags: Mapping[str, str], environ: Mapping[str, str], *, strict: bool =
 
 
 class _Loading:
-    """What is known so far while the sources are read."""
+    """The state while the sources are read."""
 
     def __init__(self, flags: Mapping[str, str], environ: Mapping[str, str]) -> None:
         self.flags = flags
@@ -194,7 +195,7 @@ class _Loading:
         self.problems, self.warnings, self.unknown = list[Problem](), list[Problem](), list[Problem]()
 
     def settle_all(self) -> None:
-        # These two say where the file is, so they are settled before there is one.
+        # These two locate the file, so they are read before it.
         self._settle(_BY_NAME["config"])
         self._settle(_BY_NAME["data_dir"])
         if self.sources["data_dir"] == DEFAULT:
@@ -228,7 +229,7 @@ class _Loading:
     def _given(self, key: Key) -> tuple[object, str]:
         if key.name in self.flags:
             return self.flags[key.name], key.flag
-        # An empty variable counts as not set: that is how compose files and CI pass "nothing".
+        # An empty variable counts as not set: compose files and CI pass empty variables for missing values.
         text = self.environ.get(key.variable)
         file = self.environ.get(key.variable + "_FILE") if key.secret else None
         if text and file:
@@ -250,7 +251,7 @@ class _Loading:
             return None, source
 
     def _read_file(self) -> None:
-        """Read the TOML file. The one in data_dir may be missing; one that was asked for may not."""
+        """Read the TOML file. The default file in data_dir may be missing; a file that was requested may not."""
         asked_for = self.sources["config"] != DEFAULT
         directory: Path | None = self.values["data_dir"]
         path = self.values["config"] if asked_for else directory and directory / FILE_NAME
@@ -289,7 +290,7 @@ class _Loading:
         return Path(given) if given else Path("~").expanduser()
 
     def _absolute(self, path: Path, source: str) -> Path:
-        """`~` is the home directory; a path in the file is relative to the file."""
+        """Resolve a path: `~` is the home directory; a path in the file is relative to the file."""
         if path.parts[:1] == ("~",):
             return self._home().joinpath(*path.parts[1:])
         return (self.file.parent / path if self.file and source == str(self.file) else path).absolute()
@@ -327,13 +328,14 @@ class _Loading:
             import ssl  # here, because it is slow to import and only servers with a certificate need it
 
             try:
-                # Now, so that a mistyped path is told with the other problems, and not by every replica.
+                # Loaded here, so that a mistyped path is reported together with the other problems, and not by every
+                # replica.
                 ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
-            except OSError as error:  # what ssl raises is one too
+            except OSError as error:  # ssl errors are OSErrors
                 self._problem("tls_cert", self.sources["tls_cert"], f"{cert} with {key}: {error.strerror or error}.")
 
     def _check_relay(self) -> None:
-        """Parts are what people and models say: beyond this machine they travel encrypted."""
+        """Check the relay: parts are texts of users and models, so they are encrypted between machines."""
         bind, url = self.values["relay_bind"], self.values["relay_url"]
         cert, key = self.values["relay_tls_cert"], self.values["relay_tls_key"]
         if (cert is None) != (key is None):
@@ -373,7 +375,7 @@ class _Loading:
                 yield Path(value).absolute()
 
     def _check_worker(self) -> None:
-        """What makes sense only together: the larger of two is at least the smaller."""
+        """Check pairs of settings: the larger of two is at least the smaller."""
         for smaller, larger, factor in _WORKER_ORDER:
             low, high = self.values[smaller], self.values[larger]
             if self._has_problem(smaller) or self._has_problem(larger) or high >= factor * low:
@@ -383,7 +385,7 @@ class _Loading:
         self._check_fence()
 
     def _check_fence(self) -> None:
-        """A replica that cannot renew its leases has stopped before another may take over."""
+        """Check that a replica that cannot renew its leases stops before another may take over."""
         fence, lease = "worker.self_fence_after", "worker.lease_ttl"
         if self._has_problem(fence) or self._has_problem(lease):
             return
@@ -430,7 +432,7 @@ def _unknown(name: str, known: list[str], source: str) -> Problem:
 
 
 def is_in_the_clear(settings: Settings) -> bool:
-    """Whether others than this machine can reach the server without https, and no proxy with https is in front."""
+    """Whether other machines can reach the server without https, with no https proxy in front."""
     return _is_in_the_clear(settings.listen, settings.external_url, has_tls=settings.tls_cert is not None)
 
 
@@ -442,7 +444,7 @@ def _is_in_the_clear(listen: Address, external_url: str, *, has_tls: bool) -> bo
 
 
 def secret_flags(flags: Mapping[str, str]) -> list[Problem]:
-    """What is wrong with these flags: other users of the machine can read the command lines of programs."""
+    """Return problems with secret flags: other users of the machine can read command lines."""
     problems = []
     for key in KEYS:
         given = flags.get(key.name) if key.secret else None
@@ -465,17 +467,17 @@ def is_loopback(host: str) -> bool:
 
 
 def url_of(address: Address, *, has_tls: bool = False) -> str:
-    """The URL of an address for somebody on this machine; call it again once port 0 became a real one."""
+    """Return the URL of an address for clients on this machine; call it again once port 0 has become a real one."""
     scheme = "https" if has_tls else "http"
     return f"{scheme}://{Address('localhost', address.port) if address.host in ANY_HOST else address}"
 
 
-# Where a database URL has passwords. Exact, because `_database_url` refuses what would make it ambiguous.
+# The passwords in a database URL. Exact, because `_database_url` refuses ambiguous URLs.
 _PASSWORD = re.compile(r"(//[^:/?]*:)([^/?]*)(?=@)|([?&][^=&]*pass[^=&]*=)([^&]*)", re.IGNORECASE)
 
 
 def masked(settings: Settings) -> dict[str, Shown]:
-    """Every setting by key, fit to be seen: of a database URL the password is hidden, of any other secret all."""
+    """Return every setting by key, with secrets masked: the password of a database URL, the whole value of others."""
     values = [(key, getattr(settings, key.field)) for key in KEYS]
     return {key.name: _masked(key, value) if key.secret and value else _shown(key, value) for key, value in values}
 
@@ -489,9 +491,10 @@ def _masked(key: Key, secret: str) -> str:
 
 
 def private_paths(settings: Settings) -> list[Path]:
-    """Every file and directory that is the server's own and no workspace may see, the data directory first.
+    """Return all files and directories that belong to the server and that no workspace may see, the data directory
+    first.
 
-    A new setting that is a path is one of them, unless `_SEEN` says otherwise.
+    A new setting that is a path is included unless it is in `_SEEN`.
     """
     named = [getattr(settings, key.field) for key in KEYS if key.kind is PATH and key.name not in _SEEN]
     of_the_database = [
@@ -501,19 +504,19 @@ def private_paths(settings: Settings) -> list[Path]:
     ]
     home = os.path.expanduser("~")
     homes = [Path(home, name) for name in _OF_THE_HOME] if os.path.isabs(home) else []
-    # Whoever can open the socket is taken for the proxy.
+    # A client that can open the socket is trusted as the proxy.
     sockets = [Path(settings.listen.path)] if settings.listen.path is not None else []
     found = [settings.data_dir, *(path for path in named if path is not None), *settings.named_files, *sockets]
     return list(dict.fromkeys([*found, *of_the_database, *homes]))
 
 
 def secret_literals(settings: Settings) -> Iterator[tuple[str, str]]:
-    """What must not appear in any log: the secret parts of secret settings, each with the key it belongs to."""
+    """Return the values that must not appear in any log, each with its key."""
     for key in KEYS:
         if key.secret and (value := getattr(settings, key.field)):
             if key.kind is DATABASE_URL:
                 found = [m[2] or m[4] or "" for m in _PASSWORD.finditer(value)]
             else:
-                # Of a list, each key by itself: whoever leaks one leaks it without its neighbours.
+                # Each key of a list separately: a leak may contain only one of them.
                 found = [value, *re.findall(r"[^,:\s]{16,}", value)]
             yield from ((key.name, form) for literal in found for form in sorted({literal, unquote(literal)}))

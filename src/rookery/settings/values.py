@@ -1,4 +1,4 @@
-"""Kinds of values that settings have: how they are read from text or TOML, checked, and shown again."""
+"""Types of setting values: parsing from text or TOML, validation, and display."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ import msgspec
 _MS, _SECOND = timedelta(milliseconds=1), timedelta(seconds=1)
 MAX_UID = 2**32 - 2
 NO_UIDS = (65534, 65535)
-MAX_SOCKET_PATH = 107  # of sockaddr_un in Linux, without the closing zero
+MAX_SOCKET_PATH = 107  # of sockaddr_un in Linux, without the terminating zero
 
 
 class Address(msgspec.Struct, frozen=True):
-    """Where to listen. An empty host is every interface; port 0 is any free one. With a `path` it is a unix socket."""
+    """A listening address.
+
+    An empty host is every interface; port 0 is any free one. With a `path` it is a unix socket.
+    """
 
     host: str
     port: int
@@ -33,8 +36,10 @@ class Address(msgspec.Struct, frozen=True):
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """A kind of value. `parse` takes text or a TOML value, and raises ValueError with the end of a sentence that
-    begins with the value: "is not a whole number". `nothing` is the value of a setting that nobody gave."""
+    """A type of value. `parse` takes text or a TOML value. `nothing` is the value of a setting that is not set.
+
+    `parse` raises ValueError with the end of a sentence that begins with the value: "is not a whole number".
+    """
 
     name: str
     parse: Callable[[object], Any]
@@ -96,14 +101,14 @@ def _replicas(raw: object) -> int:
 
 
 def usable_cores() -> int:
-    """How many cores this process may use; the machine may have more."""
+    """Return how many cores this process may use; the machine may have more."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _list_of(parse: Callable[[str], str]) -> Callable[[object], tuple[str, ...]]:
-    """An array in TOML, separated by commas elsewhere."""
+    """Parse an array in TOML, or a list separated by commas elsewhere."""
 
     def parse_all(raw: object) -> tuple[str, ...]:
         items = raw if isinstance(raw, list) else _text(raw).split(",")
@@ -205,7 +210,7 @@ def _database_url(raw: object) -> str:
         parts = urlsplit(url)
     except ValueError:
         raise ValueError("is not a URL") from None
-    # The driver would take such a password apart in the wrong place, and the masking would show a piece of it.
+    # The driver would split such a password in the wrong place, and masking would show a part of it.
     if "#" in url or " " in url or "@" in parts.path + parts.query:
         raise ValueError("has special characters; percent-encode them (@ is %40, / is %2F, # is %23, ? is %3F)")
     return url
@@ -220,7 +225,7 @@ def _relay_url(raw: object) -> str:
 
 
 def choice(*allowed: str, old: Mapping[str, str] | None = None) -> Kind:
-    """`old` are values by names that they had before."""
+    """Return a type with fixed values. `old` maps former names to the values."""
 
     def parse(raw: object) -> str:
         word = str(raw).strip().lower()
@@ -266,7 +271,7 @@ Shown = str | int | bool | list[Any] | None
 
 
 def shown(value: Any) -> Shown:
-    """A value as it would be written in TOML or JSON. For secrets see `masked`."""
+    """Return a value as it would be written in TOML or JSON. For secrets see `masked`."""
     if isinstance(value, timedelta):
         return f"{value / _MS:g}ms" if value % _SECOND else f"{value // _SECOND}s"
     if isinstance(value, tuple):

@@ -135,9 +135,8 @@ class Streams:
         """Open a stream of one chat.
 
         The caller has checked that the user may read it; `since` is the value of `guard.changes` before the credential
-        was
-        first checked. Raises `StreamRefused`, `ChatNotFound`, or an exception of the store when the database does not
-        answer.
+        was first checked. Raises `StreamRefused`, `ChatNotFound`, or an exception of the store when the database does
+        not answer.
         """
         assert grant.chat_id is not None, "the stream of a chat needs a chat"
         since = self.guard.changes if since is None else since

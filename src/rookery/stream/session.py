@@ -39,8 +39,7 @@ class Transport(Protocol):
     """A connection to one client. `send` waits while the client is slow and raises `OSError` when it is gone.
 
     `cursor` marks the end of a synchronization. `beat` sends a heartbeat in the form of the transport. `receive`
-    returns
-    what the client sent, or None once it is gone.
+    returns what the client sent, or None once it is gone.
     """
 
     @property

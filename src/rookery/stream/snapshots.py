@@ -118,8 +118,8 @@ class Reader:
         """Read the changes since the client's position. `at_least` is the snapshot version of a hint, or BEGUN_LATER.
 
         A shared read may have begun before that commit. The next one cannot: it begins after the hint arrived. If
-        neither
-        messages nor the queue are expected to have changed, only the chat is read; if they have changed, everything is.
+        neither messages nor the queue are expected to have changed, only the chat is read; if they have changed,
+        everything is.
         """
         flight = self._flights.get(place)
         if flight is not None:

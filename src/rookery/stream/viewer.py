@@ -163,10 +163,8 @@ class StreamLoop:
         """Return the events that bring the client to this snapshot, in sending order. None for an older snapshot.
 
         `is_first` is for the first snapshot of a connection. `is_resync` is for one that a client requested: it has a
-        whole
-        window, and a running preview starts again after it. Afterwards `target` names the parts to follow, and
-        `last_seq` the
-        last one that was sent.
+        whole window, and a running preview starts again after it. Afterwards `target` names the parts to follow, and
+        `last_seq` the last one that was sent.
         """
         chat = snapshot.chat
         is_whole = is_first or is_resync

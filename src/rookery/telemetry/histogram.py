@@ -1,6 +1,6 @@
-"""Counts of values by size: where times and sizes are measured, without knowing who exports them.
+"""Histograms of times and sizes, independent of how they are exported.
 
-Cheap to fill (a bisection and two additions), read only when somebody asks. Belongs to the event loop's thread.
+Cheap to fill (a bisection and two additions), and read only on a scrape. Use them on the event loop's thread.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
-# What Prometheus clients use when nobody says otherwise; seconds of something that should be quick.
+# The default of Prometheus clients: seconds of short operations.
 DEFAULT_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 
 
 def exponential(start: float, factor: float, count: int) -> tuple[float, ...]:
-    """Bounds that grow by a factor."""
+    """Return bounds that grow by a factor."""
     return tuple(start * factor**power for power in range(count))
 
 
 class Histogram:
-    """`counts` has one place for each bound, for values up to and including it, and one for those above all."""
+    """`counts` has one entry per bound, for values up to and including it, and one for values above all bounds."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -41,12 +41,12 @@ class Histogram:
         return sum(self.counts)
 
     def cumulative(self) -> list[tuple[float, int]]:
-        """How many values were at most so large, for each bound and for infinity."""
+        """Return the number of values up to each bound, and up to infinity."""
         return list(zip((*self.bounds, float("inf")), accumulate(self.counts), strict=True))
 
 
 class Histograms(Generic[K]):
-    """One histogram for each key, made when it is first needed. Keys are label values: few and fixed."""
+    """One histogram per key, made at its first use. Keys are label values: few and fixed."""
 
     __slots__ = ("_bounds", "_found")
 
@@ -56,7 +56,7 @@ class Histograms(Generic[K]):
 
     @classmethod
     def of(cls, found: Mapping[K, Histogram]) -> Histograms[K]:
-        """Those that others fill, together."""
+        """Combine histograms that other objects fill."""
         histograms = cls()
         histograms._found = dict(found)
         return histograms

@@ -1,7 +1,7 @@
-"""What is counted about requests: filled by the API, exported by the metrics.
+"""Counters of HTTP requests: filled by the API, exported by the metrics.
 
-Label values are closed sets, whatever clients send: a method nobody knows is `other`, an address without a route is
-`unmatched`, and a path or a query never gets here.
+Label values are closed sets, whatever clients send: an unknown method is `other`, an address without a route is
+`unmatched`, and a path or query is never recorded.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 OTHER = "other"
 UNMATCHED = "unmatched"
 
-# An approval, a denial, and approvals that also hold from now on: in the chat, or in all chats of the user.
+# An approval, a denial, and approvals that also become rules: for the chat, or for all chats of the user.
 APPROVAL_ANSWERS = ("approve", "deny", "always_chat", "always_user")
 # What made a request too large: its body, or its address and headers.
 BODY = "body"
 
 
 class HttpStats:
-    """One per replica. `route` is always the template (`/api/v1/chats/{chat}`), None when no route matched."""
+    """One per replica. `route` is always the template (`/api/v1/chats/{chat}`), or None if no route matched."""
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, str, str]] = Counter()  # by method, route and code
@@ -36,21 +36,21 @@ class HttpStats:
         self.limited: Counter[str] = Counter()
         self.unauthenticated: Counter[str] = Counter()
         self.denied: Counter[tuple[str, str]] = Counter()  # by resource and action
-        self.approvals: Counter[str] = Counter()  # people's answers about tool calls, by answer
+        self.approvals: Counter[str] = Counter()  # answers of users about tool calls, by answer
 
     def observe(self, method: str, route: str | None, code: int, seconds: float) -> None:
-        """A request was answered."""
+        """Count an answered request."""
         method, route = _method(method), route or UNMATCHED
         self.requests[method, route, str(code)] += 1
         self.request_seconds.observe((method, route), seconds)
 
     def websocket_closed(self, route: str | None, seconds: float) -> None:
-        """A WebSocket is over, after this long."""
+        """Count a closed WebSocket and its duration."""
         self.websocket_seconds.observe(route or UNMATCHED, seconds)
 
     @contextmanager
     def serving(self, method: str, route: str | None) -> Iterator[None]:
-        """Around a request, from when its route is known."""
+        """Count a request as in progress, from when its route is known."""
         key = (_method(method), route or UNMATCHED)
         self.in_flight[key] += 1
         try:
@@ -62,7 +62,7 @@ class HttpStats:
         self.refused_as_large[route or UNMATCHED, reason if reason == BODY else OTHER] += 1
 
     def rate_limited(self, limit: str) -> None:
-        """`limit` is the name of the limit, not whom it struck."""
+        """Count a refusal. `limit` is the name of the limit, not of the client."""
         self.limited[limit] += 1
 
     def auth_failure(self, reason: str) -> None:

@@ -1,8 +1,8 @@
 """Structured logging: an event is a constant string, everything that varies is a field.
 
-Built on the standard `logging`, so libraries come out through the same lines. A line is made, with secrets hidden,
-in the thread that logs; only writing is left to a thread of its own, because a slow stderr must never hold up the
-event loop. The names and texts that are hidden are those of debug-and-operations.md, "Redaction".
+Built on the standard `logging`, so that lines of libraries have the same format. The thread that logs makes the line
+and hides secrets; a separate thread writes it, because a slow stderr must not block the event loop. `redaction` defines
+what is hidden.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ import msgspec
 from rookery.runtime.clock import Clock, SystemClock
 from rookery.telemetry.redaction import REDACTED, SecretRegistry, encodable, hide_secrets, is_secret_name, printable
 
-# Chosen: a field is read by people. What is cut off is never looked at, so that no half of a secret is left over.
+# A field is read by people. The rest is dropped without redaction, so that no half of a secret is left over.
 MAX_TEXT = 4_096
 MAX_TRACEBACK = 16_384
 MAX_ITEMS = 50
 MAX_DEPTH = 4
-# Chosen: seconds of a busy server, and little memory.
+# Enough for seconds of a busy server, with little memory.
 MAX_QUEUED_LINES = 8_192
 MAX_QUEUED_BYTES = 16 * 1024 * 1024
 REPEAT_SECONDS = 60.0
@@ -48,7 +48,7 @@ _context: ContextVar[Fields] = ContextVar("rookery_log_context", default=Mapping
 
 
 class Logger:
-    """Logs events of one part of Rookery. Warnings that repeat for the same chat appear once a minute, with a count."""
+    """Logs events of one module of Rookery. Repeated warnings for the same chat appear once a minute, with a count."""
 
     __slots__ = ("_logger",)
 
@@ -68,7 +68,7 @@ class Logger:
         self._log(logging.ERROR, event, fields)
 
     def exception(self, event: str, error: BaseException, /, **fields: object) -> None:
-        """An error with its traceback (without local variables, which may hold anything)."""
+        """Log an error with its traceback, without local variables, which may hold secrets."""
         self._log(logging.ERROR, event, fields, error)
 
     def _log(self, level: int, event: str, fields: Fields, error: BaseException | None = None) -> None:
@@ -84,13 +84,13 @@ def _record(name: str, level: int, event: str, fields: Fields, error: BaseExcept
 
 
 def get_logger(name: str) -> Logger:
-    """`get_logger("store.machine")`: the name is the module's, without the package."""
+    """Return the logger of a module, such as `get_logger("store.machine")`. The name lacks the package."""
     return Logger(name)
 
 
 @contextmanager
 def bind(**fields: object) -> Iterator[None]:
-    """Add fields to every line logged inside, also by tasks started inside. Bound values lose against a line's own."""
+    """Add fields to every line logged inside, also by tasks started inside. A line's own fields take precedence."""
     token = _context.set({**_context.get(), **fields})
     try:
         yield
@@ -117,7 +117,7 @@ def json_line(entry: Entry) -> str:
     head = {"ts": entry.ts, "level": entry.level, "event": entry.event, "logger": entry.logger}
     tail = {"traceback": entry.traceback} if entry.traceback else {}
     line = msgspec.json.encode({**head, "replica": entry.replica, **entry.fields, **tail}).decode()
-    # JSON itself allows the rest of the control characters; a terminal that shows the line does not care.
+    # JSON allows the other control characters unescaped, but a terminal would act on them.
     return printable(line) + "\n"
 
 
@@ -137,7 +137,7 @@ def _text_value(value: object) -> str:
 
 
 class _LineMaker:
-    """From a record to a line: context, redaction, bounds, format."""
+    """Turns a record into a line: context, redaction, bounds, format."""
 
     def __init__(self, replica: str, secrets: SecretRegistry, formatter: Callable[[Entry], str]) -> None:
         self._replica = replica
@@ -146,7 +146,7 @@ class _LineMaker:
 
     def line(self, record: logging.LogRecord, now: datetime, suppressed: int = 0) -> str:
         own: Fields | None = record.__dict__.get("fields")
-        # A library's message is text with values in it, so it is a field like any other text.
+        # A library's message is text with values in it, so it becomes a field like any other text.
         event, own = (record.msg, own) if own is not None else ("message", {"text": record.getMessage()})
         merged = {**_context.get(), **own}
         replica = str(merged.pop("replica", self._replica))
@@ -167,7 +167,7 @@ class _LineMaker:
         return REDACTED if value is not None and is_secret_name(name, value) else self._plain(value, depth)
 
     def _plain(self, value: object, depth: int) -> object:
-        """Something JSON can hold. Anything unknown becomes its repr."""
+        """Return a value that JSON can hold. An unknown type becomes its repr."""
         match value:
             case Enum():
                 return self._plain(value.value, depth)
@@ -195,8 +195,10 @@ class _LineMaker:
         return self._text(_safe(repr, value))
 
     def _text(self, text: str) -> str:
-        """Hidden first, cut afterwards. Of an overlong text the last part is dropped unseen: the cut may have split
-        a secret there, and half of one is not recognised."""
+        """Hide secrets, then truncate.
+
+        The last part of an overlong text is dropped: the cut may have split a secret there.
+        """
         if len(text) <= MAX_TEXT:
             return self._hidden(text)
         return f"{self._hidden(text[: 2 * MAX_TEXT])[:-MAX_TEXT][:MAX_TEXT]}... ({len(text)} characters)"
@@ -214,18 +216,18 @@ class _LineMaker:
 def _safe(show: Callable[[object], str], value: object) -> str:
     try:
         return show(value)
-    except Exception:  # a broken __repr__ must not take the line with it
+    except Exception:  # a broken __repr__ must not lose the line
         return f"<unprintable {type(value).__name__}>"
 
 
 class _Repeats:
-    """Counts warnings that were said less than a minute ago for the same chat."""
+    """Counts warnings that were logged less than a minute ago for the same chat."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str, str], tuple[float, int]] = {}
 
     def check(self, record: logging.LogRecord, now: float) -> int | None:
-        """How many were suppressed since the last one; None if this one is to be suppressed too."""
+        """Return how many were suppressed since the last one; None if this one is suppressed, too."""
         own: Fields | None = record.__dict__.get("fields")
         if own is None or record.levelno != logging.WARNING:
             return 0
@@ -238,7 +240,7 @@ class _Repeats:
         return count
 
     def forget(self) -> list[Fields]:
-        """Start anew; what was suppressed and not yet told is returned, to be told now."""
+        """Reset, and return the suppressed warnings that were not reported yet."""
         seen, self._seen = self._seen, {}
         return [{"warning": key[1], "chat_id": key[2] or None, "count": n} for key, (_, n) in seen.items() if n]
 
@@ -265,7 +267,7 @@ class _Writer:
         self._unreported = 0
         self._closing = False
         self._changed = threading.Condition()
-        # A daemon: a stderr that nobody reads must not keep the process from ending.
+        # A daemon: a blocked stderr must not keep the process from exiting.
         self._thread = threading.Thread(target=self._run, name="rookery-log", daemon=True)
         self._thread.start()
 
@@ -291,7 +293,7 @@ class _Writer:
 
     def _run(self) -> None:
         while (batch := self._next_batch()) is not None:
-            # stderr is gone or full: there is no place left to say so.
+            # stderr is gone or full: there is no other output to report it to.
             with suppress(OSError, ValueError):
                 self._write("".join(batch))
             with self._changed:
@@ -321,7 +323,7 @@ class _Handler(logging.Handler):
             suppressed = self._repeats.check(record, self._clock.monotonic())
             if suppressed is not None:
                 self._writer.put(self._maker.line(record, self._clock.now(), suppressed))
-        except Exception as error:  # a value that cannot be shown; the standard way would print it, secrets and all
+        except Exception as error:  # a value that cannot be shown; the standard handler would print it with its secrets
             self.put("log_line_failed", {"from": record.name, "error": type(error).__name__})
         if len(self._repeats) > _MAX_REPEATS:
             self.tell_suppressed()
@@ -335,7 +337,7 @@ class _Handler(logging.Handler):
 
 
 class Handle:
-    """The running log. Close it last: what is logged afterwards goes nowhere."""
+    """The running log. Close it last: later lines are lost."""
 
     def __init__(self, handler: _Handler, writer: _Writer, level: int) -> None:
         self._handler = handler
@@ -351,7 +353,7 @@ class Handle:
         return self._writer.stats()
 
     def close(self, timeout: float = 5.0) -> None:
-        """Write what is queued, for at most `timeout` seconds, and give the standard logging back as it was."""
+        """Write queued lines for at most `timeout` seconds, and restore the standard logging."""
         root, own = logging.getLogger(), logging.getLogger(_ROOT)
         if self._handler in root.handlers:
             logging.captureWarnings(False)
@@ -371,10 +373,10 @@ def configure(
     secrets: SecretRegistry | None = None,
     clock: Clock | None = None,
 ) -> Handle:
-    """Send everything that is logged in this process to `stream`, until the handle is closed.
+    """Send all log lines of this process to `stream`, until the handle is closed.
 
     `format` is text, json, or auto: text on a terminal. Libraries log at info or above, whatever `level` is: their
-    debug lines may hold payloads. A `replica` bound in the context wins over the one given here.
+    debug lines may hold payloads. A `replica` bound in the context takes precedence over the one given here.
     """
     clock = clock or SystemClock()
     is_text = format == "text" or (format == "auto" and stream.isatty())
@@ -391,8 +393,11 @@ def configure(
 
 
 def _write_to(stream: TextIO) -> Callable[[str], None]:
-    """Past Python's own buffer where there is a file descriptor: a thread that is stuck in `stream.write` at exit
-    holds that buffer's lock, and the interpreter aborts when it flushes."""
+    """Bypass Python's own buffer where there is a file descriptor.
+
+    A thread that is stuck in `stream.write` at exit holds that buffer's lock, and the interpreter aborts when it
+    flushes.
+    """
     try:
         fd = stream.fileno()
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""How late the event loop runs: a replica that cannot keep up says so before its clients notice."""
+"""Event loop lag: measures overload of a replica before its clients notice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rookery.telemetry.log import get_logger
 TICK_SECONDS = 0.25
 WARN_SECONDS = 0.25
 MAX_TASK_NAMES = 10
-# Chosen: five seconds.
+# Five seconds.
 RECENT_TICKS = 20
 BOUNDS = (0.001, 0.005, 0.02, 0.1, 0.25, 1.0)
 
@@ -22,7 +22,7 @@ log = get_logger("telemetry.loop_lag")
 
 
 class LagMonitor:
-    """Ticks and measures how much later than asked it woke. `lag_seconds` is the last measurement, `measured` all."""
+    """Ticks, and measures how late each wake-up is. `lag_seconds` is the last measurement, `measured` all of them."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -33,12 +33,12 @@ class LagMonitor:
 
     @property
     def usual_seconds(self) -> float:
-        """The 95th percentile of the last seconds: how late the loop is, but for one hiccup."""
+        """The 95th percentile of the last seconds, which ignores a single outlier."""
         return sorted(self._recent)[math.ceil(RECENT_TICKS * 0.95) - 1]
 
     @property
     def lag_seconds(self) -> float:
-        """Also counts a tick that is overdue right now: a loop that is stuck has not measured yet that it is."""
+        """The last measurement, or the current delay if a tick is overdue: a stuck loop has not measured it yet."""
         overdue = self._clock.monotonic() - self._tick_at - TICK_SECONDS
         return max(self._lag_seconds, overdue, 0.0)
 

@@ -1,7 +1,6 @@
-"""What must not be shown: secrets by name, by value and by look, and characters that would act on a terminal.
+"""Redaction: hides secrets by name, by value and by form, and escapes characters that would act on a terminal.
 
-The lowest layer but the clock: the log, the command line and whatever records things for people all hide the same.
-The names and texts are those of debug-and-operations.md, "Redaction".
+The log, the command line and all recordings use these rules.
 """
 
 from __future__ import annotations
@@ -13,17 +12,18 @@ REDACTED = "[REDACTED]"
 
 
 class SecretRegistry:
-    """The secrets this process knows by value, so that they are hidden wherever they turn up."""
+    """The secrets that this process knows by value, so that they are hidden in all texts."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
         self._pattern: re.Pattern[str] | None = None
 
     def add(self, name: str, value: str) -> None:
-        """Values under 8 characters are not taken: hiding them would hide half of every text."""
+        """Add a secret. Values under 8 characters are ignored: hiding them would garble ordinary text."""
         if len(value) < 8:
             return
-        # Replaced, not changed: another thread may be reading. Longest first, or a prefix would leave the rest.
+        # Replaced, not changed: another thread may be reading. Longest first, so that a prefix does not leave the rest
+        # visible.
         names = {**self._names, value: name}
         pattern = re.compile("|".join(re.escape(text) for text in sorted(names, key=len, reverse=True)))
         self._names, self._pattern = names, pattern
@@ -34,7 +34,7 @@ class SecretRegistry:
         return self._pattern.sub(lambda match: f"[REDACTED:{self._names[match[0]]}]", text)
 
 
-# Names that contain "token" are hidden too, unless they count tokens or are one of those that providers count with.
+# Names that contain "token" are hidden, too, unless they count tokens or are among the counters of providers.
 _HIDDEN_NAMES = frozenset(
     {"token", "cookie", "set-cookie", "private_key", "privatekey", "signing_key", "signingkey", "signature"}
 )
@@ -65,7 +65,7 @@ _URLS = re.compile(r"\b[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'<>]+")
 
 
 def is_secret_name(name: str, value: object = None) -> bool:
-    """Whether the value under this name is to be hidden. Numbers named after tokens are counters, and stay."""
+    """Whether to hide the value under this name. Numbers named after tokens are counters and stay."""
     folded = name.casefold()
     if folded in _HIDDEN_NAMES or any(part in folded for part in _HIDDEN_PARTS):
         return True
@@ -73,7 +73,7 @@ def is_secret_name(name: str, value: object = None) -> bool:
 
 
 def hide_secrets(text: str, secrets: SecretRegistry | None = None) -> str:
-    """The text rules: known secrets, then URLs, then what looks like a key of a known kind."""
+    """Hide known secrets, then URLs with passwords, then text that looks like a key of a known kind."""
     if secrets is not None:
         text = secrets.hide(text)
     if "://" in text:
@@ -88,7 +88,7 @@ def _hide_in_url(url: str) -> str:
         return "[REDACTED_URL]"
     host = parts.netloc.rpartition("@")[2]
     if ":" in host and "@" in parts.path + parts.query + parts.fragment:
-        # A password with a bare / ? or # in it: what looks like host and port may be a piece of it.
+        # The password contains a bare / ? or #: what looks like host and port may be a part of it.
         return "[REDACTED_URL]"
     query, fragment = _hide_in_query(parts.query), _hide_in_query(parts.fragment)
     return parts._replace(netloc=host, query=query, fragment=fragment).geturl()
@@ -102,19 +102,19 @@ def _hide_in_query(query: str) -> str:
     )
 
 
-# Everything that moves a cursor, ends a line or turns the writing direction; and halves of surrogate pairs.
+# Everything that moves a cursor, ends a line or changes the writing direction, and halves of surrogate pairs.
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
-    """The text with control characters written as escapes, so that it cannot change what else is on a terminal."""
+    """Return the text with control characters escaped, so that it cannot affect other text on a terminal."""
     return _CONTROLS.sub(_escape, text)
 
 
 def encodable(text: str) -> str:
-    """The text with halves of surrogate pairs written as escapes, so that it can be encoded at all."""
+    """Return the text with halves of surrogate pairs escaped, so that it can be encoded."""
     return _SURROGATES.sub(_escape, text)
 
 

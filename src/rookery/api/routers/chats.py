@@ -78,8 +78,7 @@ class PatchBody(Body):
 class ReadBody(Body):
     """The last message that the caller has read; null is the newest.
 
-    With `force` the cursor can also move back: 0 makes
-    the chat unread again.
+    With `force` the cursor can also move back: 0 makes the chat unread again.
     """
 
     message_id: StrictInt | None = None

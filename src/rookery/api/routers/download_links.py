@@ -37,8 +37,7 @@ def router(parts: ApiServices) -> APIRouter:
         """Sign addresses that a browser loads without the session key. The links are valid for five to ten minutes.
 
         Repeat `path` for up to 100 addresses of files, files of workspaces, or reports as CSV. For sessions only; an
-        API token
-        is sent as a header. The user's rights are checked when a link is used.
+        API token is sent as a header. The user's rights are checked when a link is used.
         """
         links = caller.links
         if links is None:

@@ -23,10 +23,8 @@ class McpServerView(msgspec.Struct, frozen=True, kw_only=True):
 
     `hash` is that of its entry: the command, its arguments, its working folder, and the names (never the values) of its
     variables. `state` is asked, agreed, denied or changed (the answer was about another entry of this name). In all
-    texts,
-    characters that could hide or reorder what is shown are escaped, such as `\u202e`. `error` says why a server that
-    may
-    run does not run; `tools` are the names of its tools while it runs.
+    texts, characters that could hide or reorder what is shown are escaped, such as `\u202e`. `error` says why a server
+    that may run does not run; `tools` are the names of its tools while it runs.
     """
 
     name: str

@@ -128,8 +128,8 @@ def router(parts: ApiServices) -> APIRouter:
         """Send a message. While the chat is busy it waits in the queue, unless `busy_behavior` says otherwise.
 
         `steer` adds the message at the next step; `interrupt` stops the turn and runs the message next, before the rest
-        of the
-        queue. A repeated request with the same `client_id` (or header `Idempotency-Key`) gets the first response again.
+        of the queue. A repeated request with the same `client_id` (or header `Idempotency-Key`) gets the first response
+        again.
         """
         may = caller.may(chat, Action.DRIVE)
         body = await caller.read(SendBody, may=may)

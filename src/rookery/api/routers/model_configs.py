@@ -63,10 +63,8 @@ class WindowView(msgspec.Struct, frozen=True, kw_only=True):
     """The size of the model's context window in tokens, by source; null is unknown. The smallest one is `effective`.
 
     `catalogued` is from this version's table, `reported` from the provider's own endpoint, and `learned` from requests
-    that
-    were refused as too long: `learned_from` is `provider` for a number that the provider named, `halving` for an
-    estimate.
-    `differs` is true if one of them differs by more than a tenth from `context_limit`.
+    that were refused as too long: `learned_from` is `provider` for a number that the provider named, `halving` for an
+    estimate. `differs` is true if one of them differs by more than a tenth from `context_limit`.
     """
 
     effective: int

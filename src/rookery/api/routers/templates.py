@@ -63,10 +63,8 @@ class TemplateView(msgspec.Struct, frozen=True, kw_only=True):
     `revision` and `readme` are present only when one template is read; its access lists only for administrators.
 
     `network` is the requested network (none, hosts, public, host); `granted_network` is what its workspaces get, which
-    is
-    less where the server's settings do not allow it. `hosts` are the reachable hosts with `hosts`. `unavailable` says
-    why
-    workspaces of it cannot be started on this server, and what to do about it; null when they can.
+    is less where the server's settings do not allow it. `hosts` are the reachable hosts with `hosts`. `unavailable`
+    says why workspaces of it cannot be started on this server, and what to do about it; null when they can.
     """
 
     name: str

@@ -57,8 +57,7 @@ def router(parts: ApiServices) -> APIRouter:
         """Return the log of an operation, its last 256 KiB.
 
         With `follow=true`, server-sent events until the operation and its startup script have ended: `log` with new
-        text, then
-        `end` with the state.
+        text, then `end` with the state.
         """
         found = await caller.store.workspaces.read_log(operation)
         if not follow:

@@ -45,10 +45,8 @@ class WorkspaceView(msgspec.Struct, frozen=True, kw_only=True):
     """A workspace. `idle_stop_after` is in seconds, 0 is never; `chats` are the newest 20 that are bound to it.
 
     `operation` is the running one. `warning` says that it is not confined, that its disk is nearly full, or that it
-    will
-    be deleted soon because it is unused. `network` is what it can reach since its last start: none, hosts, public or
-    host,
-    which is the machine's own network with its localhost; null before the first start.
+    will be deleted soon because it is unused. `network` is what it can reach since its last start: none, hosts, public
+    or host, which is the machine's own network with its localhost; null before the first start.
     """
 
     id: UUID
