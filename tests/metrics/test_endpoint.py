@@ -105,5 +105,5 @@ async def test_websocket_without_anybody_to_take_it_is_refused(tmp_path: Path) -
 
 
 def test_empty_token_is_refused() -> None:
-    with pytest.raises(ValueError, match="everybody"):
+    with pytest.raises(ValueError, match="empty token"):
         metrics_endpoint(METRICS, "")
