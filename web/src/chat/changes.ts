@@ -1,7 +1,8 @@
 /** What a chat has edited, file by file, from the results of its tools. Commands may have changed more. */
-import { type DiffFile, editedFile } from "@/chat/diff";
+
 import { fields, list, text } from "@/chat/tools";
 import type { Message } from "@/chat/types";
+import { type DiffFile, editedFile } from "@/lib/diff";
 
 /** Files in the order of their first edit. */
 export function changedFiles(messages: Iterable<Message>): DiffFile[] {

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
-import { type DiffFile, editedFile } from "@/chat/diff";
 import { type DiffRow, diffRows, FOLD_LINES, fileTree, nextChange, placed, quoted, signature } from "@/chat/diff_rows";
+import { type DiffFile, editedFile } from "@/lib/diff";
 
 const FILE = editedFile("src/x.py", ["@@ -10,2 +10,3 @@\n same\n-old\n-older\n+new\n"]);
 const PLAIN = { toggled: new Set<string>(), viewed: () => false, split: false, commenting: null };

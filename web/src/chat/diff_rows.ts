@@ -1,6 +1,7 @@
 /** Diffs as one list of rows, so that only those in view have to be there. */
-import type { DiffFile, DiffLine } from "@/chat/diff";
+
 import type { ReferencePart } from "@/chat/types";
+import type { DiffFile, DiffLine } from "@/lib/diff";
 
 export type DiffRow =
   | { kind: "file"; key: string; file: DiffFile; isOpen: boolean }

@@ -1,6 +1,7 @@
 /** Live parts of the running step, folded into what is shown of it. */
-import { PartialJson } from "@/chat/partial_json";
+
 import type { CallPart, FilePart, Part, ResultPart, SourcePart } from "@/chat/types";
+import { PartialJson } from "@/lib/partial_json";
 
 // Chosen: what a person can scroll through while it runs; the stored result follows.
 const LIVE_OUTPUT = 64 * 1024;

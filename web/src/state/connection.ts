@@ -5,9 +5,9 @@
 import { address, type Query, takeEarlySocket, tellSignedOut } from "@/api/http";
 import { reasonHeaders } from "@/api/reasons";
 import { keyHeaders, socketProtocols } from "@/api/session_key";
-import { backoff, type Ending, ending, endingOfStatus } from "@/chat/backoff";
-import { SseReader } from "@/chat/sse";
 import type { StreamEvent } from "@/chat/types";
+import { backoff, type Ending, ending, endingOfStatus } from "@/lib/backoff";
+import { SseReader } from "@/lib/sse";
 
 const SILENCE_MS = 50_000;
 const TRY_SOCKETS_AGAIN_MS = 10 * 60_000;

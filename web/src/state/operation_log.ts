@@ -1,7 +1,7 @@
 /** The log of a workspace operation, as it is written. */
 import { address } from "@/api/http";
 import { keyHeaders } from "@/api/session_key";
-import { SseReader } from "@/chat/sse";
+import { SseReader } from "@/lib/sse";
 
 /** Follow a log until it is over. `onLog` gets all of it that is there so far. Raises when it is cut off. */
 export async function followLog(

@@ -1,6 +1,6 @@
 import { useEffect, useMemo, useState } from "react";
-import type { DiffFile, DiffLine } from "@/chat/diff";
 import { highlight, type Lines, languageOfPath } from "@/features/timeline/highlighter";
+import type { DiffFile, DiffLine } from "@/lib/diff";
 
 type Spans = Lines[number];
 

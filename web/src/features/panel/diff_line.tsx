@@ -1,8 +1,8 @@
 import { ChevronDown, ChevronRight, Copy, MessageSquarePlus } from "lucide-react";
 import { memo, type PointerEvent, type ReactNode, useId, useState } from "react";
-import type { DiffFile, DiffLine } from "@/chat/diff";
 import type { DiffRow, Side } from "@/chat/diff_rows";
 import type { Colours } from "@/features/panel/diff_colours";
+import type { DiffFile, DiffLine } from "@/lib/diff";
 import { IconButton } from "@/ui/button";
 import { copyText } from "@/ui/clipboard";
 import { cx } from "@/ui/cx";

@@ -9,7 +9,6 @@ import {
   useRef,
   useState,
 } from "react";
-import type { DiffFile } from "@/chat/diff";
 import { type DiffRow, diffRows, nextChange, placed, quoted, type Selection } from "@/chat/diff_rows";
 import type { ReferencePart } from "@/chat/types";
 import { CommentBox } from "@/features/panel/comment_box";
@@ -17,6 +16,7 @@ import { useColours } from "@/features/panel/diff_colours";
 import { DiffLineRow, FileHead } from "@/features/panel/diff_line";
 import { movedSelection, usePicking } from "@/features/panel/picking";
 import type { KeptRemark } from "@/features/panel/remark";
+import type { DiffFile } from "@/lib/diff";
 import { announce } from "@/ui/announcer";
 
 const LINE_PX = 20;

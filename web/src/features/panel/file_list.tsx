@@ -1,8 +1,8 @@
 import { Check, File as FileIcon, Folder } from "lucide-react";
 import { useMemo } from "react";
-import type { DiffFile } from "@/chat/diff";
 import { fileTree } from "@/chat/diff_rows";
 import { Counts } from "@/features/panel/diff_line";
+import type { DiffFile } from "@/lib/diff";
 
 interface Props {
   files: readonly DiffFile[];

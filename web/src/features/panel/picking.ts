@@ -1,8 +1,8 @@
 /** How lines of a diff are selected: by the pointer over their numbers, or by arrows with Shift. */
 import { useEffect, useMemo, useRef } from "react";
-import type { DiffFile } from "@/chat/diff";
 import { type DiffRow, isSelected, placesOf, type Selection } from "@/chat/diff_rows";
 import type { Picking } from "@/features/panel/diff_line";
+import type { DiffFile } from "@/lib/diff";
 
 type Set = (selection: Selection | null) => void;
 

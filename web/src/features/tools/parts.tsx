@@ -1,8 +1,8 @@
 /** What bodies of cards are made of. */
 import { Maximize2 } from "lucide-react";
 import { Fragment, type ReactNode, useMemo, useState } from "react";
-import { ansiSpans } from "@/chat/ansi";
 import { CodeText, CopyButton, download } from "@/features/timeline/code";
+import { ansiSpans } from "@/lib/ansi";
 import { Button, IconButton } from "@/ui/button";
 import { copyText } from "@/ui/clipboard";
 import { cx } from "@/ui/cx";

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { ansiSpans, overwrite } from "@/chat/ansi";
+import { ansiSpans, overwrite } from "@/lib/ansi";
 
 test("colours become spans and other sequences vanish", () => {
   expect(ansiSpans("a\u001b[31mred\u001b[0m\u001b[2K b")).toEqual([

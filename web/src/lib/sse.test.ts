@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { SseReader } from "@/chat/sse";
+import { SseReader } from "@/lib/sse";
 
 test("events are read however the bytes are cut", () => {
   const text =

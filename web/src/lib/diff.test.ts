@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { type DiffFile, editedFile, gitFiles, ignoringSpace } from "@/chat/diff";
+import { type DiffFile, editedFile, gitFiles, ignoringSpace } from "@/lib/diff";
 
 const CHANGED = `diff --git a/src/a b.py b/src/a b.py
 index 1..2 100644

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { backoff, ending, endingOfStatus } from "@/chat/backoff";
+import { backoff, ending, endingOfStatus } from "@/lib/backoff";
 
 test("waits double from one second to ten, give or take 30 %", () => {
   expect([0, 1, 2, 3, 4, 50].map((n) => backoff(n, 0.5))).toEqual([1000, 2000, 4000, 8000, 10_000, 10_000]);

@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import { PartialJson, readPartial } from "@/chat/partial_json";
+import { PartialJson, readPartial } from "@/lib/partial_json";
 
 const DOCUMENTS = [
   '{"path":"/a/b.py","content":"line 1\\nline \\"two\\" \\u00e9\\ud83d\\ude00 \\\\ end\\/"}',
