@@ -90,7 +90,7 @@ async def summarise(
     *answers: tuple[Played, ...], shown: Shown | None = None, clock: FakeClock | None = None, **fields: Any
 ) -> tuple[CompactionOutcome, PlayedModel]:
     model = PlayedModel(*answers)
-    made = await compaction.summarise(model, CALL, setup(shown or Shown(), clock or FakeClock(), **fields))
+    made = await compaction.summarize(model, CALL, setup(shown or Shown(), clock or FakeClock(), **fields))
     return made, model
 
 
@@ -237,7 +237,7 @@ async def test_a_model_that_refuses_everything_is_asked_a_bounded_number_of_time
     model = PlayedModel((OVERFLOW,))
 
     with pytest.raises(CallFailed) as caught:
-        await compaction.summarise(model, CALL, setup(Shown(), FakeClock(), window=None))
+        await compaction.summarize(model, CALL, setup(Shown(), FakeClock(), window=None))
 
     assert caught.value.error.kind is ErrorKind.CONTEXT_OVERFLOW
     sizes = [overflow.estimate_tokens(call.prompt.messages) for call in model.calls]
@@ -250,7 +250,7 @@ async def test_a_short_request_that_was_refused_is_not_repeated_unchanged() -> N
     call = Call(prompt=Prompt((message(Role.USER, PromptText("question")), message(Role.ASSISTANT, PromptText("yes")))))
 
     with pytest.raises(CallFailed):
-        await compaction.summarise(model, call, setup(Shown(), FakeClock()))
+        await compaction.summarize(model, call, setup(Shown(), FakeClock()))
 
     assert len({text_of(each.prompt) for each in model.calls}) == len(model.calls) > 0
 
@@ -289,7 +289,7 @@ async def test_a_summary_that_takes_half_an_hour_is_stopped_though_it_still_talk
                 for part in said("blah "):
                     yield part
 
-    task = asyncio.create_task(compaction.summarise(Chatty(), CALL, setup(shown, clock)))
+    task = asyncio.create_task(compaction.summarize(Chatty(), CALL, setup(shown, clock)))
     await clock.until_waiting("word")
     await clock.advance(1799)
     assert not task.done()

@@ -92,7 +92,7 @@ class CompactionOutcome(msgspec.Struct, frozen=True, kw_only=True):
     tries: int
 
 
-async def summarise(model: LanguageModel, call: Call, setup: CompactionSetup) -> CompactionOutcome:
+async def summarize(model: LanguageModel, call: Call, setup: CompactionSetup) -> CompactionOutcome:
     """Summarize the prompt of `call`, which is the call of the next generation with the summarizing model's options.
 
     Shown live as a call of `chat_summarized`; the committed rows show its result. Raises `CallFailed` with the usage of
@@ -238,7 +238,7 @@ class _Climb:
                 continue  # smaller pieces from here on
             summaries.append(said)
             left = rest
-            self._show(f"Part {len(summaries)} is summarised.\n" if not is_merge else "Summaries are joined.\n")
+            self._show(f"Part {len(summaries)} is summarized.\n" if not is_merge else "Summaries are joined.\n")
         return summaries
 
     async def _ask(self, rung: Rung, call: Call, tokens: int) -> str | None:
@@ -325,7 +325,7 @@ def _too_slow(provider: str, seconds: float) -> ProviderError:
 def _too_small(provider: str) -> ProviderError:
     return ProviderError(
         kind=ErrorKind.CONTEXT_OVERFLOW,
-        message="The model cannot read enough at once to summarise this chat. Use a model with a larger window.",
+        message="The model cannot read enough at once to summarize this chat. Use a model with a larger window.",
         retryable=False,
         provider=provider,
     )

@@ -1,6 +1,6 @@
-"""What a tool is to the loop: its description, how it is run, what it gives back, and the set a turn may use.
+"""The tool interface of the loop: description, execution, output, and the set of tools a step may use.
 
-The loop knows no tool by name. A tool keeps no state of a turn: what a call needs comes with its `ToolContext`.
+The loop knows no tool by name. A tool keeps no state between calls: what a call needs comes with its `ToolContext`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from rookery.telemetry.log import get_logger
 
 log = get_logger("loop.tool")
 
-# Live parts, as they are shown. Never awaits.
+# Shows a live part. Never waits.
 Publish = Callable[[Role, Part], None]
-# Told whenever something moved: until when (monotonic) silence is no reason to worry, None if just now.
+# Called on progress, with the monotonic time until which silence is acceptable; None: no tool runs.
 OnProgress = Callable[[float | None], None]
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ class CancelReason(StrEnum):
 
 
 class Cancellation:
-    """Where the reason of a cancellation is left before the task is cancelled, for its tools to read."""
+    """Holds the reason of a cancellation. It is set before the task is cancelled, for its tools to read."""
 
     __slots__ = ("reason",)
 
@@ -62,10 +62,10 @@ class ToolSource(StrEnum):
 
 
 class Replay(StrEnum):
-    """What happens when a call is run again after a crash.
+    """How a call is run again after a crash.
 
-    `safe`: nothing, it may run twice. `token`: the tool hands the replay token on, and whoever gets it answers the
-    second time as the first. `ledger`: the loop writes down that it starts, and does not start it twice.
+    `safe`: it may simply run twice. `token`: the tool passes the replay token on, and the receiver returns the first
+    answer again. `ledger`: the loop records the start, and does not start the call twice.
     """
 
     SAFE = "safe"
@@ -76,8 +76,8 @@ class Replay(StrEnum):
 class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A tool as models and the loop see it. `deadline_seconds`: how long a call may take, unless it asks for more.
 
-    `shell_argument` names the argument that is shell text: people are shown which programs it runs. `rule_name` is what
-    approval rules call the tool, where that is not its name.
+    `shell_argument` names the argument that is shell text: users are shown which programs it runs. `rule_name` is the
+    tool's name in approval rules, if that differs from its name.
     """
 
     name: str
@@ -97,12 +97,12 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """The name in metrics. Models invent names and servers choose theirs; labels stay few."""
+        """The name in metrics. Models invent names and servers choose theirs, so foreign names share one label."""
         return self.name if self.source is ToolSource.BUILTIN else str(self.source)
 
 
 class ToolCall(msgspec.Struct, frozen=True):
-    """A call that passed all checks. `input` is the JSON text of an object; `name` is the tool's current one."""
+    """A call that passed all checks. `input` is the JSON text of an object; `name` is the tool's current name."""
 
     id: str
     name: str
@@ -110,7 +110,7 @@ class ToolCall(msgspec.Struct, frozen=True):
 
 
 class Media(msgspec.Struct, frozen=True):
-    """Bytes for the model to look at. The last two let a client recognise a stored file as the same picture."""
+    """Bytes for the model to look at. The last two fields let a client recognize a stored file as the same picture."""
 
     data: bytes
     mime_type: str
@@ -120,7 +120,7 @@ class Media(msgspec.Struct, frozen=True):
 
 
 class Attachment(msgspec.Struct, frozen=True):
-    """A stored file for people."""
+    """A stored file for the user."""
 
     file_id: UUID
     media_type: str
@@ -128,7 +128,7 @@ class Attachment(msgspec.Struct, frozen=True):
 
 
 class ToolOutput(msgspec.Struct, frozen=True):
-    """What a call gave: an object, or text (bytes: text in whatever encoding, taken as UTF-8)."""
+    """The output of a call: an object, or text (bytes are text in any encoding, read as UTF-8)."""
 
     value: Mapping[str, Json] | str | bytes = ""
     is_error: bool = False
@@ -139,9 +139,9 @@ class ToolOutput(msgspec.Struct, frozen=True):
 
 class KeepResult(Protocol):
     def __call__(self, call_id: str, token: UUID, output: ToolOutput) -> Awaitable[str | None]:
-        """Keep an output that is too large for the model where it can read it; the path, None when that is nowhere.
+        """Store an output that is too large for the model where it can read it. Return the path, or None.
 
-        Never fails, and takes a bounded time. The same token again keeps nothing twice.
+        Never fails, and takes a bounded time. A repeated token stores nothing twice.
         """
 
 
@@ -155,13 +155,13 @@ class LiveOutput(Protocol):
 
 
 class Services:
-    """What tools of a turn work with (workspace, files, ...), looked up by its type."""
+    """Services for the tools of a step (workspace, files, ...), looked up by type."""
 
     def __init__(self, *services: object) -> None:
         self._services = {type(service): service for service in services}
 
     def get(self, kind: type[T]) -> T:
-        """The service of this very type; `LookupError` when the turn has none."""
+        """Return the service of exactly this type. Raises `LookupError` if the step has none."""
         found = self._services.get(kind)
         if not isinstance(found, kind):
             raise LookupError(f"This turn has no {kind.__name__}.")
@@ -169,9 +169,9 @@ class Services:
 
 
 class BatchView(msgspec.Struct):
-    """The batch a call stands in: the names of all calls, and by call id who has settled and whether with an error.
+    """The batch of a call: the names of all calls, and by call id which have ended and whether with an error.
 
-    For a `serial` tool everybody who is not serial has settled. Calls that were rejected count as errors.
+    When a `serial` tool runs, all calls that are not serial have ended. Rejected calls count as errors.
     """
 
     names: tuple[str, ...] = ()
@@ -179,7 +179,7 @@ class BatchView(msgspec.Struct):
 
 
 class CallTimer:
-    """The deadline of one call, which the tool may move within the limit of its start."""
+    """The deadline of one call, which the tool may move within the limit set at its start."""
 
     __slots__ = ("_clock", "_deadline", "_latest", "_on_change", "due")
 
@@ -204,10 +204,10 @@ class CallTimer:
 
 @dataclass(slots=True, kw_only=True)
 class ToolContext:
-    """What a tool gets with one call.
+    """The context of one call.
 
-    `replay_token` is the same whenever this call is run again: the idempotency key of everything it does.
-    `turn_id` is the message that began the turn.
+    `replay_token` is the same whenever this call is run again: the idempotency key of everything it does. `turn_id` is
+    the message that began the turn.
     """
 
     chat_id: ChatId
@@ -235,12 +235,15 @@ class ToolContext:
         return self.timer.due
 
     def set_deadline(self, seconds: float) -> None:
-        """Ask for this long from now, for a call that knows how long it takes. Bounded by the server's maximum."""
+        """Extend the deadline to this long from now, for a call that knows its duration.
+
+        Bounded by the server's maximum.
+        """
         self.timer.set(seconds)
 
 
 class Tool(Protocol):
-    """Cancellable at every await; what it cleans up then is bounded, or it is left behind."""
+    """A tool. It must be cancellable at every await; its cleanup is bounded, or the task is abandoned."""
 
     @property
     def spec(self) -> ToolSpec: ...
@@ -255,27 +258,27 @@ class LedgerState(StrEnum):
 
 
 class LedgerRun(msgspec.Struct, frozen=True):
-    """What the ledger knows of a run. `content` of a finished one is what `Ledger.finish` was given."""
+    """A run in the ledger. `content` of a finished run is what `Ledger.finish` was given."""
 
     state: LedgerState
     content: str | None = None
 
 
 class Ledger(Protocol):
-    """Remembers across crashes which calls were begun and what they gave. What it raises fails the whole batch."""
+    """Remembers across crashes which calls were started, and their results. Its errors fail the whole batch."""
 
     async def begin(self, token: UUID, *, chat_id: ChatId, message_id: int, call_id: str, tool_name: str) -> LedgerRun:
-        """Write down that the run starts; `new` only to the first who says so."""
+        """Record the start of the run; only the first caller gets `new`."""
 
     async def finish(self, token: UUID, content: str) -> None:
-        """Keep the result: JSON text of message parts as `chat.parts.encode` makes it, good for jsonb."""
+        """Store the result: JSON text of message parts as `domain.chat.parts.encode` makes it, valid for jsonb."""
 
 
 class ToolSet:
-    """The tools of one turn, in the order they are registered: the order is part of the prompt's prefix.
+    """The tools of one step, in the order of registration: the order is part of the prompt's prefix.
 
     `active` are the names sent to the model, none if empty. `allow_inactive` may be called without having been sent.
-    `declared` are tools that run in the client. Aliases lead from names found in old history to current ones.
+    `declared` are tools that run in the client. Aliases map names found in old history to current ones.
     """
 
     def __init__(
@@ -310,14 +313,14 @@ class ToolSet:
         return self._aliases.get(name, name) if name not in self._specs else name
 
     def find(self, name: str) -> Tool | None:
-        """The tool that runs here under this name or alias."""
+        """Return the tool that runs here under this name or alias."""
         return self._tools.get(self.canonical(name))
 
     def find_spec(self, name: str) -> ToolSpec | None:
         return self._specs.get(self.canonical(name))
 
     def find_problem(self, name: str) -> str | None:
-        """Why a call of this name cannot run here."""
+        """Return why a call of this name cannot run here."""
         canonical = self.canonical(name)
         spec = self._specs.get(canonical)
         if spec is None:
@@ -333,7 +336,7 @@ class ToolSet:
         return None if spec is None else spec.server_id
 
     def shell_commands(self, name: str, args: Raw) -> tuple[tuple[str, ...], ...] | None:
-        """Which programs a call runs, for people; None when it runs none, or that is not clear."""
+        """Return which programs a call runs, for users; None when it runs none, or that is unclear."""
         spec = self.find_spec(name)
         if spec is None or spec.shell_argument is None:
             return None
@@ -365,7 +368,7 @@ class ToolSet:
         return frozenset(spec.name for spec in self._specs.values() if holds(spec))
 
     def definitions(self) -> tuple[llm.Tool, ...]:
-        """What the model is told: the active functions. The provider's own tools are the wire's business."""
+        """Return the active functions as the model sees them. The wires declare the provider's own tools."""
         return tuple(
             llm.Tool(name=spec.name, description=spec.description, input_schema=object_schema(spec.input_schema))
             for spec in self._specs.values()
@@ -374,8 +377,8 @@ class ToolSet:
 
 
 def object_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema in the form that all providers take: of an object, `properties` there, `required` only if it says
-    something."""
+    """Return the schema in the form that all providers accept: of an object, with `properties`, and `required` only
+    if it is not empty."""
     shaped = {**schema, "type": "object"}
     if not isinstance(shaped.get("properties"), dict):
         shaped["properties"] = {}

@@ -1,7 +1,7 @@
-"""Runs the tool calls of one step: checks them, runs them side by side, and gives every call exactly one result.
+"""The tool batch: checks the tool calls of one step, runs them concurrently, and returns one result for each.
 
-Whatever a tool does (raise, hang, ignore its cancellation, return nonsense) becomes a result of that call and leaves
-its siblings alone. Only a cancellation of the batch itself, and a ledger that fails, end it without results.
+Whatever a tool does (raise, hang, ignore its cancellation, return invalid output) becomes a result of that call and
+does not affect the others. Only a cancellation of the batch, or a ledger that fails, ends it without results.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ OUTCOME_UNKNOWN = (
 
 
 class PendingCall(msgspec.Struct, frozen=True):
-    """A call of the history that waits for its result, with the message it stands in."""
+    """A call of the history that waits for its result, and the message that contains it."""
 
     message_id: int
     call: parts.ToolCall
 
 
 class ToolStats(Protocol):
-    """What is counted here; the metrics are somebody else's. `tool` is the bounded label, not the name."""
+    """Counters of a batch; the metrics are made from them elsewhere. `tool` is the bounded label, not the name."""
 
     def tool_finished(self, tool: str, *, is_error: bool, seconds: float, result_bytes: int) -> None: ...
 
@@ -72,8 +72,6 @@ class ToolStats(Protocol):
 
 
 class NoToolStats:
-    """Counts nothing."""
-
     def tool_finished(self, tool: str, *, is_error: bool, seconds: float, result_bytes: int) -> None:
         pass
 
@@ -86,9 +84,9 @@ class NoToolStats:
 
 @dataclass(slots=True, kw_only=True)
 class BatchSetup:
-    """What a batch needs besides its calls. `on_progress` hears until when the longest running call may go on.
+    """The input of a batch besides its calls. `on_progress` gets the latest deadline of the running calls.
 
-    `refused` are calls that rules or people do not let run, by id, with what is said instead of a result.
+    `refused` are calls that rules or users deny, by id, with the text that replaces their result.
     """
 
     chat_id: ChatId
@@ -111,10 +109,10 @@ class BatchSetup:
 
 
 async def execute_batch(calls: Sequence[PendingCall], setup: BatchSetup) -> tuple[CallResult, ...]:
-    """Run the calls; one result for each, in their order, to be committed together.
+    """Run the calls. Return one result for each, in their order, to be committed together.
 
-    Results are published as they come. Cancelled, it cancels its tools, waits a bounded time for them, and gives
-    nothing back: what was published is what is left.
+    Results are published as they arrive. When cancelled, it cancels its tools, waits a bounded time for them, and
+    returns nothing: only what was published remains.
     """
     return await _Batch(calls, setup).run()
 
@@ -140,7 +138,7 @@ class _Batch:
     # Checks
 
     def _admit(self) -> list[int]:
-        """Answer the calls that cannot run; the places of the others."""
+        """Answer the calls that cannot run. Return the indices of the others."""
         setup = self._setup
         if step_rows.is_exclusive_violation(self._view.names, setup.tools):
             alone = next(name for name in self._view.names if setup.tools.is_exclusive(name))
@@ -164,7 +162,7 @@ class _Batch:
     def _reject(self, place: int, problem: str) -> None:
         self._settle(place, self._error(place, problem), seconds=0.0)
 
-    # Running
+    # Execution
 
     async def _run_all(self, places: Collection[int]) -> None:
         if not places:
@@ -182,11 +180,11 @@ class _Batch:
             failed.result()
         for place in places:
             if place not in self._results:
-                # Somebody else cancelled it: a library, not the owner of this batch.
+                # A library cancelled it, not the owner of this batch.
                 self._reject(place, _cancelled_error(self._view.names[place]))
 
     async def _unwind(self, tasks: Collection[asyncio.Task[None]]) -> None:
-        """Cancel what still runs and wait for it: each call bounds its own end."""
+        """Cancel the running calls and wait for them: each call bounds its own end."""
         running = {task for task in tasks if not task.done()}
         for task in running:
             task.cancel()
@@ -235,7 +233,7 @@ class _Batch:
             await self._write_down(token, result)
 
     async def _invoke(self, place: int, tool: Tool, *, timer: CallTimer, token: UUID) -> ToolOutput:
-        """What the tool gives, within its time. It runs in a task of its own, so that nobody has to wait for it."""
+        """Run the tool within its deadline. It runs in a separate task, so that the batch need not wait for its end."""
         setup, name = self._setup, self._view.names[place]
         shown = LiveResult(self._name(place), setup.publish)
         call = self._calls[place].call
@@ -293,7 +291,7 @@ class _Batch:
         return _failure(f"{self._view.names[place]} did not finish within {_for_people(seconds)} and was stopped.")
 
     def _read(self, task: asyncio.Task[ToolOutput], place: int) -> ToolOutput:
-        """The output of a tool that ended by itself; whatever went wrong is an output as well."""
+        """Return the output of a tool that has ended; an error becomes an output as well."""
         name, fields = self._view.names[place], self._fields(place)
         if task.cancelled():
             log.warning("tool_cancelled_itself", **fields)
@@ -316,7 +314,7 @@ class _Batch:
         try:
             return await asyncio.to_thread(shape) if tool_results.needs_thread(output) else shape()
         except Exception as error:
-            # Whatever it is about: it is this call's, and its siblings have run.
+            # Any failure here belongs to this call alone: the other calls have run.
             log.exception("tool_output_unusable", error, **self._fields(place))
             why = _text_of(error) if isinstance(error, UnusableOutput) else type(error).__name__
             return self._error(place, f"tool failed: its result cannot be used: {why}")
@@ -324,7 +322,10 @@ class _Batch:
     # The ledger
 
     async def _look_up(self, place: int, token: UUID) -> CallResult | None:
-        """The result of an earlier run of this call; None: it is the first, and now begun."""
+        """Return the result of an earlier run of this call.
+
+        None: this is the first run, and it is recorded as started.
+        """
         setup, call = self._setup, self._calls[place].call
         run = await setup.ledger.begin(
             token,
@@ -340,7 +341,7 @@ class _Batch:
         return found or self._error(place, OUTCOME_UNKNOWN)
 
     async def _write_down(self, token: UUID, result: CallResult) -> None:
-        """Keep the result, also when the batch is cancelled meanwhile: the tool has run."""
+        """Store the result, even when the batch is cancelled meanwhile: the tool has run."""
         setup = self._setup
         task = asyncio.create_task(self._keep(token, result), name="tool-ledger")
         try:
@@ -354,7 +355,7 @@ class _Batch:
             raise
         finally:
             if _has_failed(task) and (error := task.exception()) is not None:
-                # The result itself is at hand and will be committed; only a crash before that would miss it.
+                # The result itself is in memory and will be committed; only a crash before that would lose it.
                 log.exception("tool_result_not_kept", error, chat_id=setup.chat_id)
 
     async def _keep(self, token: UUID, result: CallResult) -> None:
@@ -375,7 +376,7 @@ class _Batch:
             self._tell_truncated(place)
 
     async def _capped(self) -> tuple[CallResult, ...]:
-        """All results in call order, cut so that together they leave room for an answer."""
+        """Return all results in call order, cut so that together they leave room for an answer."""
         config = self._setup.config
         allowed = tool_results.batch_budget_bytes(self._setup.context_limit, percent=config.batch_percent)
         ordered = [self._results[place] for place in range(len(self._calls))]
@@ -390,12 +391,12 @@ class _Batch:
         return capped
 
     async def _keep_whole(self, places: Sequence[int]) -> None:
-        """Keep those results that are whole so far, and are going to be cut."""
+        """Store in full those results that are not cut yet and will be."""
         whole = [place for place in places if not self._results[place].is_truncated]
         await asyncio.gather(*(self._kept(place, _output_of(self._results[place])) for place in whole))
 
     async def _kept(self, place: int, output: ToolOutput) -> bool:
-        """Whether this output of the call can be read somewhere from now on."""
+        """Return whether the full output of the call can be read somewhere."""
         pending = self._calls[place]
         path = await self._setup.keep_result(pending.call.tool_call_id, self._token(place), output)
         if path:
@@ -433,7 +434,7 @@ class _Batch:
 
 
 async def _awaited(tool: Tool, context: ToolContext, call: ToolCall) -> ToolOutput:
-    """A coroutine, so that a tool that raises before it has anything to await fails inside its task."""
+    """Wrap a tool in a coroutine, so that one that raises before its first await fails inside its task."""
     return await tool.run(context, call)
 
 
@@ -448,7 +449,7 @@ def _decoded(content: str | None) -> CallResult | None:
 
 
 def _output_of(result: CallResult) -> ToolOutput:
-    """What the tool gave, of a result that was not cut."""
+    """Return the tool's output from a result that was not cut."""
     raw = result.result.result
     assert not isinstance(raw, msgspec.UnsetType)
     value = parts.json_value(raw)

@@ -1,4 +1,4 @@
-"""The arguments of a tool call, as the model wrote them: which are taken, and what is said about the others.
+"""The arguments of a tool call as the model wrote them: parsing, checks, and the errors for invalid ones.
 
 Nothing is repaired by guessing: a repaired call is one the model did not make.
 """
@@ -24,20 +24,20 @@ CUT_OFF = (
     "Call the tool again with shorter arguments, or split the work into several calls."
 )
 
-# Chosen: deeper than any schema; beyond it keys are data.
+# Chosen: deeper than any schema; below this depth keys are data.
 _MAX_SCHEMA_DEPTH = 32
 _ALTERNATIVES = ("anyOf", "oneOf", "allOf")
 
 
 class Arguments(msgspec.Struct, frozen=True):
-    """`args` is what is stored: an object, or else what the model wrote, for people to look at."""
+    """Parsed arguments. `args` is stored: an object, or else the text the model wrote, for users to look at."""
 
     args: Raw
     is_object: bool
 
 
 def read(text: str) -> Arguments:
-    """The arguments of a call. Blank counts as an empty object, and a string that holds an object as that object."""
+    """Parse the arguments of a call. Blank is an empty object, and a string that contains an object is that object."""
     if not text.strip():
         return Arguments(Raw(b"{}"), True)
     try:
@@ -48,7 +48,7 @@ def read(text: str) -> Arguments:
 
 
 def read_stored(raw: Raw) -> Arguments:
-    """The same for arguments from the history, which are JSON at least."""
+    """Read arguments from the history, which are valid JSON."""
     start = bytes(raw).lstrip()[:1]
     if start == b"{":
         return Arguments(raw, True)
@@ -63,21 +63,21 @@ def read_stored(raw: Raw) -> Arguments:
 
 
 def find_ambiguity(args: Raw, schema: Mapping[str, Any]) -> str | None:
-    """What a policy and a tool might read differently: a repeated key, or a declared one in other capitals.
+    """Return what a policy and a tool might read differently: a repeated key, or a declared one in other capitals.
 
-    At any depth, also in JSON that was sent as a string; keys of free-form maps are data, and only checked for being
-    there twice.
+    Checked at any depth, also in JSON that was sent as a string. Keys of free-form maps are data, and are only checked
+    for repetition.
     """
     return next(_ambiguities(_tree(bytes(args)), schema, root=schema, path="", depth=0), None)
 
 
 def _tree(text: str | bytes) -> Any:
-    # Numbers stay text: nobody looks at them here, and long ones are slow.
+    # Numbers stay text: they are not used here, and long ones are slow to parse.
     return json.loads(text, object_pairs_hook=_Pairs, parse_int=str, parse_float=str)
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """An object with all its keys, also those that stand there twice."""
+    """An object with all its keys, including repeated ones."""
 
 
 def _ambiguities(
@@ -93,12 +93,12 @@ def _ambiguities(
         try:
             inner = _tree(node)
         except (ValueError, RecursionError):
-            return  # not what it looks like; the tool says so
+            return  # not JSON after all; the tool reports it
         yield from _ambiguities(inner, schema, root=root, path=path, depth=depth + 1)
 
 
 def _is_structure(schema: Mapping[str, Any], root: Mapping[str, Any]) -> bool:
-    """Whether lists or objects are declared, and no text: then a string is read as the JSON that it holds."""
+    """Return whether lists or objects are declared, and no text: then a string is read as the JSON that it contains."""
     kinds = [form.get("type") for form in _forms(schema, root)]
     return ("array" in kinds or "object" in kinds) and "string" not in kinds
 
@@ -134,13 +134,13 @@ def _properties(schema: Mapping[str, Any], root: Mapping[str, Any]) -> dict[str,
 
 
 def _merged(schema: Mapping[str, Any], key: str, root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the schema says under the key, in any of its forms."""
+    """Return what the schema declares under the key, in any of its forms."""
     found = [each[key] for each in _forms(schema, root) if isinstance(each.get(key), dict)]
     return found[0] if len(found) == 1 else {"anyOf": found}
 
 
 def _forms(schema: Mapping[str, Any], root: Mapping[str, Any], *, depth: int = 0) -> Iterator[Mapping[str, Any]]:
-    """The schema itself and all its alternatives, references within it followed."""
+    """Return the schema itself and all its alternatives, with local references resolved."""
     if depth > _MAX_SCHEMA_DEPTH:
         return
     yield schema

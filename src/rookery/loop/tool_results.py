@@ -1,6 +1,6 @@
-"""From what a tool gave to what is stored of it: one shape, within its share of the context window.
+"""Tool results: converts a tool's output to its stored form, within its share of the context window.
 
-Pure, and possibly slow: a result may have any size. `needs_thread` says which ones must not be shaped on the loop.
+Pure, and possibly slow: a result may have any size. `needs_thread` tells which must not be shaped on the event loop.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from rookery.telemetry.log import get_logger
 log = get_logger("loop.tool_results")
 
 LARGE_BYTES = 256 * 1024
-# Chosen: a text longer than this is not asked whether it is JSON. Parsing holds up everybody, in a thread as well.
+# Chosen: longer texts are not tried as JSON. Parsing blocks the whole process, even in a thread.
 _MAX_JSON_CHARS = 4 * 1024 * 1024
 # Chosen: JSON longer than this is cut as text instead of value by value.
 _MAX_CUT_BYTES = 1024 * 1024
-# Chosen: more than any model looks at; every later prompt would carry it, and a row has its limits, too.
+# Chosen: more than any model accepts; every later prompt would carry it, and a row is limited, too.
 MAX_MEDIA_BYTES = 20 * 1024 * 1024
 # More than `{"output": ...}` adds to its text.
 _WRAPPING_BYTES = 32
-# Chosen: less says nothing about what the result was.
+# Chosen: a shorter rest would not describe the result.
 _MIN_CAPPED_BYTES = 256
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 class CallResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one call as it is stored: the part, then the files the tool attached."""
+    """The stored result of one call: the part, followed by the files that the tool attached."""
 
     result: ToolResult
     files: tuple[File, ...] = ()
@@ -51,11 +51,11 @@ class CallResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnusableOutput(ValueError):
-    """A tool gave back what cannot be stored."""
+    """Raised when a tool's output cannot be stored."""
 
 
 class CallName(msgspec.Struct, frozen=True):
-    """Whom a result answers."""
+    """The call that a result answers."""
 
     call_id: str
     tool_name: str
@@ -67,7 +67,7 @@ def error_result(call: CallName, text: str, *, at: datetime, max_bytes: int) -> 
 
 
 class Room(msgspec.Struct, frozen=True):
-    """How long a result may be, and where all of one that is longer can be read."""
+    """The length limit of a result, and where the full text of a longer one can be read."""
 
     max_bytes: int
     kept_in: str = ""
@@ -77,7 +77,10 @@ class Room(msgspec.Struct, frozen=True):
 
 
 def shape(call: CallName, output: ToolOutput, *, at: datetime, max_bytes: int, kept_in: str = "") -> CallResult:
-    """The stored form of an output. Any text is good; `UnusableOutput` for objects that are no JSON."""
+    """Return the stored form of an output.
+
+    Any text is accepted; raises `UnusableOutput` for objects that are not JSON.
+    """
     if not isinstance(output, ToolOutput):
         raise UnusableOutput(f"{type(output).__name__} is no output of a tool")
     value, is_truncated = _value(output, Room(max_bytes, kept_in))
@@ -95,7 +98,7 @@ def shape(call: CallName, output: ToolOutput, *, at: datetime, max_bytes: int, k
 
 
 def needs_thread(output: ToolOutput) -> bool:
-    """Whether shaping this would keep the event loop from others."""
+    """Return whether shaping this would block the event loop."""
     if not isinstance(output, ToolOutput):
         return False
     if output.media is not None and len(output.media.data) > LARGE_BYTES:
@@ -106,7 +109,7 @@ def needs_thread(output: ToolOutput) -> bool:
 
 
 def _rough_size(value: object, *, depth: int) -> int:
-    """About how long the JSON is; looks no further than it must to know that it is long."""
+    """Return the approximate length of the JSON; stops as soon as it is known to be long."""
     if isinstance(value, str | bytes):
         return len(value)
     if depth > 8:
@@ -129,7 +132,7 @@ def _value(output: ToolOutput, room: Room) -> tuple[Raw, bool]:
 
 
 def clean_text(value: str | bytes) -> str:
-    """Text that can be stored, with U+FFFD for what never was text: zero bytes and halves of surrogate pairs."""
+    """Return text that can be stored, with U+FFFD in place of zero bytes and unpaired surrogates."""
     text = value if isinstance(value, str) else _decode(value)
     text = text.replace("\0", "\ufffd")
     try:
@@ -141,7 +144,7 @@ def clean_text(value: str | bytes) -> str:
 
 
 def _decode(data: bytes) -> str:
-    """In pieces: decoding much that is no text takes long, and nobody else gets to run while a piece is decoded."""
+    """Decode in pieces: decoding much invalid text is slow, and nothing else runs while a piece is decoded."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     pieces = [decoder.decode(data[start : start + LARGE_BYTES]) for start in range(0, len(data), LARGE_BYTES)]
     return "".join((*pieces, decoder.decode(b"", final=True)))
@@ -162,20 +165,20 @@ def _text(text: str, room: Room, *, is_error: bool) -> tuple[Raw, bool]:
 
 
 def _wrapped(key: str, text: str, room: Room) -> tuple[Raw, bool]:
-    # Text counts by its own bytes, which is what the model reads; its JSON may be longer by its escapes.
+    # Text counts by its own bytes, which is what the model reads; its JSON may be longer because of escapes.
     cut = room.cut(text)
     return parts.json_raw({key: cut}), cut != text
 
 
 def _object(value: Mapping[str, Json], room: Room) -> tuple[Raw, bool]:
-    # Long strings are cut before anything is encoded; what is left over budget is cut by the rule for JSON.
+    # Long strings are cut before anything is encoded; what is still over budget is cut by the rule for JSON.
     cut: list[int] = []
     raw, is_fitted = _fitted(_storable(_encoded(_bounded(value, room, cut=cut, depth=0))), room)
     return raw, is_fitted or bool(cut)
 
 
 def _bounded(value: Json, room: Room, *, cut: list[int], depth: int) -> Json:
-    """The value with no string longer than the budget; `cut` gets the length of each that was."""
+    """Return the value with no string longer than the budget; `cut` gets the length of each that was."""
     match value:
         case str() if len(value) > room.max_bytes:
             cut.append(len(value))
@@ -196,7 +199,7 @@ def _encoded(value: Mapping[str, Json]) -> Raw:
 
 
 def _storable(raw: Raw) -> Raw:
-    """The same JSON without U+0000, which models and terminals stumble over."""
+    """Return the same JSON without U+0000, which models and terminals cannot handle."""
     if b"\\u0000" not in bytes(raw):
         return raw
     return parts.json_raw(_cleaned(parts.json_value(raw)))
@@ -219,16 +222,18 @@ def _fitted(raw: Raw, room: Room) -> tuple[Raw, bool]:
     if size <= max_bytes:
         return raw, False
     if size > max(_MAX_CUT_BYTES, 4 * max_bytes):
-        # Long strings are gone by now: this is a heap of small values, and cutting those one by one takes seconds.
-        # Half the budget, because its quotes are escaped when JSON becomes a string.
+        # Long strings are cut by now: this is a large number of small values, and cutting those one by one takes
+        # seconds. Half the budget, because quotes are escaped when JSON becomes a string.
         half = room.cut(bytes(raw).decode(), max_bytes // 2 - _WRAPPING_BYTES)
         return parts.json_raw({"output": half}), True
     return truncation.cut_json(raw, max_bytes, kept_in=room.kept_in), True
 
 
 def _media(media: Media, value: Mapping[str, Json] | str | bytes, room: Room) -> tuple[Raw, bool]:
-    """The bytes are exempt from the budget: they are paid for as a picture, not as text. They have a limit of their
-    own."""
+    """Return the media.
+
+    Its bytes do not count toward the budget: they cost as a picture, not as text. They have their own limit.
+    """
     if len(media.data) > MAX_MEDIA_BYTES:
         raise UnusableOutput(
             f"it has {len(media.data)} bytes of {media.mime_type}; at most {MAX_MEDIA_BYTES} can be kept"
@@ -249,7 +254,7 @@ def _media(media: Media, value: Mapping[str, Json] | str | bytes, room: Room) ->
 
 
 def _is_attachment(each: object) -> TypeGuard[Attachment]:
-    """Checked although it is typed: tools come from anywhere. The id may be a driver's own kind of UUID."""
+    """Checked although it is typed: tools come from many sources. The id may be a driver's own kind of UUID."""
     if not isinstance(each, Attachment):
         return False
     file_id: object = each.file_id
@@ -257,7 +262,7 @@ def _is_attachment(each: object) -> TypeGuard[Attachment]:
 
 
 def _files(attachments: Sequence[object], call: CallName) -> tuple[File, ...]:
-    """The attached files. What is no attachment is left out: the result itself is still good."""
+    """Return the attached files. Invalid attachments are left out: the result itself is still usable."""
     files: list[File] = []
     for each in attachments:
         if not _is_attachment(each):
@@ -272,7 +277,7 @@ def _files(attachments: Sequence[object], call: CallName) -> tuple[File, ...]:
 
 
 def batch_budget_bytes(context_limit: int | None, *, percent: int) -> int:
-    """What all results of a batch may have together. An unknown window is taken for three times one result's share."""
+    """Return the budget of all results of a batch. An unknown window counts as three times the share of one result."""
     window = 3 * truncation.UNKNOWN_BUDGET_BYTES
     if context_limit is not None and context_limit > 0:
         window = context_limit * truncation.BYTES_PER_TOKEN
@@ -282,9 +287,9 @@ def batch_budget_bytes(context_limit: int | None, *, percent: int) -> int:
 def cap_batch(
     results: Sequence[CallResult], max_bytes: int, kept_in: Mapping[int, str] = MappingProxyType({})
 ) -> tuple[CallResult, ...]:
-    """The results, the largest cut to one common length, so that together they fit. Media does not count.
+    """Return the results, the largest cut to one common length, so that together they fit. Media does not count.
 
-    `kept_in` says of results, by their place, where all of them can be read.
+    `kept_in` gives, by index, where the full result can be read.
     """
     level = _level(results, max_bytes)
     if level is None:
@@ -296,7 +301,7 @@ def cap_batch(
 
 
 def fit(result: CallResult, max_bytes: int, kept_in: str = "") -> CallResult:
-    """The result, cut by the rule for JSON if it is longer. Possibly slow."""
+    """Return the result, cut by the rule for JSON if it is longer. Possibly slow."""
     value = result.result.result
     assert not isinstance(value, msgspec.UnsetType)
     cut, is_cut = _fitted(_storable(value), Room(max_bytes, kept_in))
@@ -305,18 +310,18 @@ def fit(result: CallResult, max_bytes: int, kept_in: str = "") -> CallResult:
 
 
 def size_of(result: CallResult) -> int:
-    """How many bytes of the context it takes; media takes none."""
+    """Return how many bytes of the context it takes; media takes none."""
     return _text_bytes(result)
 
 
 def find_overlong(results: Sequence[CallResult], max_bytes: int) -> tuple[int, ...]:
-    """The places of those that `cap_batch` would cut."""
+    """Return the indices of the results that `cap_batch` would cut."""
     level = _level(results, max_bytes)
     return tuple(place for place, each in enumerate(results) if level is not None and _text_bytes(each) > level)
 
 
 def _level(results: Sequence[CallResult], max_bytes: int) -> int | None:
-    """How long each may be; None when all of them fit as they are."""
+    """Return how long each result may be; None when all fit as they are."""
     sizes = [_text_bytes(result) for result in results]
     if sum(sizes) <= max_bytes:
         return None
@@ -324,13 +329,13 @@ def _level(results: Sequence[CallResult], max_bytes: int) -> int | None:
 
 
 def is_capping_slow(results: Sequence[CallResult], max_bytes: int) -> bool:
-    """Whether `cap_batch` would keep the event loop from others: it reads what it cuts."""
+    """Return whether `cap_batch` would block the event loop: it reads what it cuts."""
     total = sum(map(_text_bytes, results))
     return total > max_bytes and total > LARGE_BYTES
 
 
 def _common_length(sizes: Sequence[int], max_bytes: int) -> int:
-    """The largest length L such that all sizes, each cut to L, add up to no more than allowed."""
+    """Return the largest length L such that all sizes, each cut to L, add up to no more than allowed."""
     room, left = max_bytes, len(sizes)
     for size in sorted(sizes):
         if size * left >= room:
@@ -353,7 +358,7 @@ def _cut(result: CallResult, room: Room) -> CallResult:
 
 
 def _cut_value(raw: Raw, room: Room) -> Raw:
-    """Plain text to just its length, escapes included; all else by the rule for JSON, which goes down in halves."""
+    """Cut plain text to exactly its length, escapes included; anything else by the rule for JSON, which halves."""
     value, max_bytes = parts.json_value(raw), room.max_bytes
     match value:
         case {"output": str(text)} | {"error": str(text)} if len(value) == 1:

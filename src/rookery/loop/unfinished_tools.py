@@ -1,6 +1,6 @@
-"""Where tools go that do not stop: somebody has to hold their tasks, see them end, and say so.
+"""Unfinished tools: holds the tasks of tools that ignore their cancellation, and logs when they end.
 
-One per process. A tool that ignores its cancellation costs its own memory, never the chat that called it.
+One per process. Such a tool costs its own memory, but does not block the chat that called it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ log = get_logger("loop.unfinished_tools")
 
 
 class Stragglers:
-    """Tasks that did not end when they were told to."""
+    """Tasks that did not end when they were cancelled."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[object]] = set()
@@ -27,7 +27,7 @@ class Stragglers:
         task.add_done_callback(self._on_done)
 
     async def close(self, clock: Clock, seconds: float) -> None:
-        """Tell them once more, and wait so long at most."""
+        """Cancel them once more, and wait at most this long."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:

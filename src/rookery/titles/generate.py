@@ -1,7 +1,7 @@
-"""Short texts about a chat, made by a model: titles, turn labels, summaries.
+"""Generation of short texts about a chat: titles, turn labels, summaries.
 
-Each asks for a small object, checks the answer by the rules in `chat.titles`, and is bounded in time. A model that
-fails or babbles is not an event: the caller keeps what it had.
+Each call asks for a small object, checks the answer by the rules in `domain.chat.titles`, and is bounded in time. A
+failing or verbose model is not an error: the caller keeps the old text.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rookery.llm.types import Call, Capabilities, LanguageModel, Purpose, Usage
 
 T = TypeVar("T", bound=BaseModel)
 
-# A model that always thinks spends tokens before it answers.
+# A model that always reasons spends tokens before it answers.
 THINKING_TOKENS = 4096
 TITLE_SECONDS, LABEL_SECONDS, SUMMARY_SECONDS = 30.0, 30.0, 60.0
 TITLE_TOKENS, LABEL_TOKENS, SUMMARY_TOKENS = 256, 64, 512
@@ -61,25 +61,25 @@ class Summary(BaseModel):
 
 
 class Quick(msgspec.Struct, frozen=True):
-    """A text that passed its check, or None; `usage` is what it cost either way."""
+    """A text that passed its check, or None; `usage` is the cost in either case."""
 
     text: str | None
     usage: Usage
 
 
 class Build(Protocol):
-    """Makes the call: the one function that makes those of turns, with everything the model's config says."""
+    """Makes the call. Turns use the same function, with all options of the model's config."""
 
     def __call__(self, prompt: Prompt, *, purpose: Purpose, max_output_tokens: int) -> Call: ...
 
 
 def plain_call(prompt: Prompt, *, purpose: Purpose, max_output_tokens: int) -> Call:
-    """For models without a config."""
+    """Make a call for models without a config."""
     return Call(prompt=prompt, purpose=purpose, max_output_tokens=max_output_tokens)
 
 
 async def make_title(model: LanguageModel, request: str, *, build: Build = plain_call) -> Quick:
-    """A title for a chat that starts, or goes on, like this."""
+    """Return a title for a chat with this text."""
     text = titles.head_and_tail(request, TITLE_INPUT)
     asking = _Asking(TITLE_RULES, text, purpose=Purpose.TITLE, tokens=TITLE_TOKENS, seconds=TITLE_SECONDS)
     found = await _ask(
@@ -95,7 +95,7 @@ async def make_title(model: LanguageModel, request: str, *, build: Build = plain
 async def make_label(
     model: LanguageModel, *, title: str, state: str, last_answer: str, build: Build = plain_call
 ) -> Quick:
-    """A label for a turn that ended. Without any text to speak of, the model is not asked."""
+    """Return a label for a turn that ended. Without enough text, the model is not called."""
     if not last_answer.strip():
         return Quick(titles.FINISHED_LABEL, Usage())
     text = f"Title: {title}\nState: {state}\n\n{titles.head_and_tail(last_answer, LABEL_INPUT)}"
@@ -111,8 +111,8 @@ async def make_label(
 
 
 async def make_summary(model: LanguageModel, turns: list[tuple[str, str]], *, build: Build = plain_call) -> Quick:
-    """A summary of (who, what) pairs; None when it does not keep to its bounds, and the old one stays."""
-    # Beside the event loop: a chat may have thousands of turns.
+    """Return a summary of (speaker, text) pairs; None when it exceeds its bounds, so that the old one stays."""
+    # In a thread: a chat may have thousands of turns.
     text = await asyncio.to_thread(titles.transcript, turns, per_turn=SUMMARY_PER_TURN, limit=SUMMARY_INPUT)
     asking = _Asking(SUMMARY_RULES, text, purpose=Purpose.SUMMARY, tokens=SUMMARY_TOKENS, seconds=SUMMARY_SECONDS)
     found = await _ask(
@@ -126,7 +126,7 @@ async def make_summary(model: LanguageModel, turns: list[tuple[str, str]], *, bu
 
 
 def _is_plain(text: str) -> bool:
-    """Whether an answer is one line of words, and not something that was meant to be an object."""
+    """Return whether an answer is one line of plain text, and not a malformed object."""
     return bool(text) and len(text.splitlines()) == 1 and text[0] not in "{[<`"
 
 
@@ -141,7 +141,7 @@ class _Asking(msgspec.Struct, frozen=True):
 async def _ask(
     model: LanguageModel, asking: _Asking, schema: type[T], *, build: Build, from_text: Callable[[str], T | None]
 ) -> ObjectResult[T]:
-    """Ask for the object within the time; raises what `generate_object` raises, and TimeoutError."""
+    """Ask for the object within the time. Raises what `generate_object` raises, and TimeoutError."""
     caps = model.caps
     effort = _least_effort(caps)
     prompt = Prompt(
@@ -152,7 +152,7 @@ async def _ask(
     )
     tokens = asking.tokens + (THINKING_TOKENS if _thinks(caps, effort) else 0)
     call = build(prompt, purpose=asking.purpose, max_output_tokens=tokens)
-    # What a config says about wording and thinking is meant for answers; a short text needs neither.
+    # A config's options for sampling and reasoning are meant for answers; a short text needs neither.
     temperature = 0.0 if caps.sampling else None
     call = msgspec.structs.replace(call, temperature=temperature, top_p=None, top_k=None, effort=effort)
     async with asyncio.timeout(asking.seconds):
@@ -160,7 +160,7 @@ async def _ask(
 
 
 def _least_effort(caps: Capabilities) -> Effort | None:
-    """Short texts need no thought: none where that can be had, else the lowest effort the model knows."""
+    """Return the lowest effort the model supports, none if possible: short texts need no reasoning."""
     if caps.thinking.disabled or caps.thinking.between_tools:
         return Effort.NONE
     order = list(Effort)
@@ -168,5 +168,5 @@ def _least_effort(caps: Capabilities) -> Effort | None:
 
 
 def _thinks(caps: Capabilities, effort: Effort | None) -> bool:
-    """Whether the model may think all the same, which has to fit into the same limit as its answer."""
+    """Return whether the model may still reason, which has to fit into the same limit as its answer."""
     return caps.thinking.always_on or (caps.reasoning_model and effort is not Effort.NONE)

@@ -1,4 +1,4 @@
 """The built-in tools, one module per family, and the framework they are written in.
 
-Start reading at `turn` (what a step gets) and `framework` (what tools are written in).
+Start with `step_tools` (the tools of a step) and `framework` (how tools are defined).
 """

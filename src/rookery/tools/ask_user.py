@@ -1,4 +1,4 @@
-"""ask_user_question: on a plan turn a decision that is the user's is asked for, and the turn waits for the answer."""
+"""ask_user_question: on a plan turn, asks the user to decide; the turn ends with the question."""
 
 from __future__ import annotations
 

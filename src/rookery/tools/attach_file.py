@@ -1,4 +1,4 @@
-"""attach_file: a file of the workspace becomes a file of the chat, which people can see and save.
+"""attach_file: stores a file of the workspace as a file of the chat, which users can view and save.
 
 Stored once per call, however often the call is run: the row is found again by the call's replay token.
 """
@@ -16,7 +16,7 @@ from rookery.domain.content import uploads
 from rookery.loop.tool import Attachment, Replay, Tool, ToolContext, ToolOutput
 from rookery.store.chats import tool_files
 from rookery.store.chats.files import MAX_FILE_BYTES, FileInfo
-from rookery.tools.step_workspace import Refused, StepContext, absolute, ask_agent, make_tool, turn_of
+from rookery.tools.step_workspace import Refused, StepContext, absolute, ask_agent, make_tool, step_of
 
 
 class AttachFile(msgspec.Struct):
@@ -38,7 +38,7 @@ def tools() -> list[Tool]:
 
 
 async def attach_file(ctx: ToolContext, given: AttachFile) -> ToolOutput:
-    turn, path = turn_of(ctx), absolute(given.path)
+    turn, path = step_of(ctx), absolute(given.path)
     stored = await tool_files_find(turn, ctx)
     if stored is None:
         data = await read_whole(turn, path, max_bytes=MAX_FILE_BYTES)
@@ -56,7 +56,10 @@ async def attach_file(ctx: ToolContext, given: AttachFile) -> ToolOutput:
 
 
 async def read_whole(turn: StepContext, path: str, *, max_bytes: int, links: bool = True) -> bytes:
-    """All bytes of a file that has some, and not too many. Without `links`, a path with a symbolic link is refused."""
+    """Return all bytes of a file that is neither empty nor too large.
+
+    Without `links`, a path with a symbolic link is refused.
+    """
     data = await ask_agent(turn.workspace, lambda conn: conn.read_bytes(path, max_bytes=max_bytes + 1, links=links))
     if not data:
         raise Refused(f"{path} is empty.")
@@ -66,7 +69,7 @@ async def read_whole(turn: StepContext, path: str, *, max_bytes: int, links: boo
 
 
 async def tool_files_find(turn: StepContext, ctx: ToolContext) -> FileInfo | None:
-    """What an earlier run of this call has stored."""
+    """Return the file that an earlier run of this call has stored."""
     async with turn.pool.acquire() as conn:
         return await tool_files.find_stored(conn, turn.chat_id, token=ctx.replay_token)
 

@@ -1,4 +1,4 @@
-"""Times as models write them: `500ms`, `30s`, `5m`, `1h30m`, or a number of seconds."""
+"""Durations as models write them: `500ms`, `30s`, `5m`, `1h30m`, or a number of seconds."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class BadDuration(ValueError):
-    """Not a time; the text is for the model."""
+    """Raised for an invalid duration; the text is for the model."""
 
 
 def parse(text: str | float, *, field: str, may_be_zero: bool = False) -> float:
-    """Seconds, not clamped. Zero only where a snapshot is meant by it."""
+    """Return the seconds, not clamped. Zero is accepted only where it means a snapshot."""
     seconds = float(text) if isinstance(text, int | float) else _parsed(text.strip().lower())
     is_usable = seconds is not None and math.isfinite(seconds) and (seconds > 0 or (may_be_zero and seconds == 0))
     if seconds is None or not is_usable:
@@ -35,7 +35,7 @@ def clamp(seconds: float) -> float:
 
 
 def shown(seconds: float) -> str:
-    """For people and models: `1h30m`, `2m5s`, `1.5s`, `250ms`."""
+    """Format a duration for users and models: `1h30m`, `2m5s`, `1.5s`, `250ms`."""
     if seconds < 1:
         return f"{seconds * 1000:.0f}ms"
     whole = int(seconds)

@@ -1,6 +1,6 @@
-"""The file tools: read_file, write_file, edit_files. Files are in the workspace; the agent does the work.
+"""The file tools: read_file, write_file, edit_files. The workspace agent reads and writes the files.
 
-Rules of plan files (tools.md, "Plan files") are kept here, because only the server knows which turn it is.
+The rules for plan files are enforced here, because only the server knows which turn it is.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.parts import Json
 from rookery.domain.content import uploads
 from rookery.loop.tool import Media, Replay, Tool, ToolContext, ToolOutput
-from rookery.tools.step_workspace import Refused, StepContext, absolute, ask_agent, make_tool, turn_of, with_warning
+from rookery.tools.step_workspace import Refused, StepContext, absolute, ask_agent, make_tool, step_of, with_warning
 from rookery.workspaces.agent_messages import Edit, FileEdits
 
 MAX_WRITE_BYTES = 16 * 1024 * 1024
-# What providers take of one image.
+# The largest image that providers accept.
 MAX_IMAGE_BYTES = 5 * 1024 * 1024
 _IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".webp")
 _MEDIA_TYPES = frozenset({uploads.PNG, uploads.JPEG, uploads.GIF, uploads.WEBP})
@@ -94,7 +94,7 @@ def tools() -> list[Tool]:
 
 async def read_file(ctx: ToolContext, given: ReadFile) -> ToolOutput:
     path = absolute(given.path)
-    workspace = turn_of(ctx).workspace
+    workspace = step_of(ctx).workspace
     if path.lower().endswith(_IMAGES) and (image := await _read_image(ctx, path)) is not None:
         return image
     offset, limit = max(given.offset, 1), None if given.limit is None else max(given.limit, 1)
@@ -115,8 +115,8 @@ async def read_file(ctx: ToolContext, given: ReadFile) -> ToolOutput:
 
 
 async def _read_image(ctx: ToolContext, path: str) -> ToolOutput | None:
-    """The image as the model sees it; None when the bytes are none, whatever the name says."""
-    data = await ask_agent(turn_of(ctx).workspace, lambda conn: conn.read_bytes(path, max_bytes=MAX_IMAGE_BYTES + 1))
+    """Return the image as the model sees it; None when the bytes are not an image, whatever the name suggests."""
+    data = await ask_agent(step_of(ctx).workspace, lambda conn: conn.read_bytes(path, max_bytes=MAX_IMAGE_BYTES + 1))
     media_type = uploads.detected_type(data, name=posixpath.basename(path))
     if media_type not in _MEDIA_TYPES:
         return None
@@ -131,7 +131,7 @@ async def _read_image(ctx: ToolContext, path: str) -> ToolOutput | None:
 
 
 async def write_file(ctx: ToolContext, given: WriteFile) -> ToolOutput:
-    turn, path = turn_of(ctx), given.path.strip()
+    turn, path = step_of(ctx), given.path.strip()
     data = given.content.encode("utf-8", "replace")
     if len(data) > MAX_WRITE_BYTES:
         raise Refused(f"The content has {len(data)} bytes; at most {MAX_WRITE_BYTES} can be written at once.")
@@ -146,7 +146,7 @@ async def write_file(ctx: ToolContext, given: WriteFile) -> ToolOutput:
 
 
 async def edit_files(ctx: ToolContext, given: EditFiles) -> ToolOutput:
-    turn = turn_of(ctx)
+    turn = step_of(ctx)
     files = _checked(given.files)
     for file in files:
         await check_target(turn, file.path)
@@ -188,7 +188,7 @@ def _absolute_or_unchanged(path: str) -> str:
 
 
 def _with_old_names(given: Json) -> Json:
-    """`search` and `replace` are what other agents call the two texts; taken where the right names are missing."""
+    """Accept `search` and `replace`, which other agents use for the two texts, where the right names are missing."""
     if not isinstance(given, dict) or not isinstance(given.get("files"), list):
         return given
     return {**given, "files": [_file_with_old_names(file) for file in given["files"]]}
@@ -211,7 +211,8 @@ def _edit_with_old_names(edit: Json) -> Json:
 
 
 async def check_target(turn: StepContext, path: str) -> None:
-    """Refuse what may not be written on this turn: on a plan turn everything but the plan, and plans in odd places."""
+    """Refuse a path that may not be written: on a plan turn all but the plan file, else a plan file in a wrong
+    place."""
     is_plan_name = posixpath.basename(path).lower() == _PLAN_NAME
     if not turn.is_planning and not is_plan_name:
         return
@@ -220,7 +221,7 @@ async def check_target(turn: StepContext, path: str) -> None:
     if turn.is_planning:
         if path != planned:
             raise Refused(f"This is a planning turn: only the plan file {planned} may be written. {NOTHING_CHANGED}")
-        # Agents from before this check was theirs need it; the others refuse links while they open the file.
+        # Needed for old agents without this check; newer ones refuse links while they open the file.
         resolved = await ask_agent(turn.workspace, lambda conn: conn.resolve_path(planned))
         if resolved != planned:
             raise Refused(f"The plan file {planned} leads to {resolved}, which may not be written. {NOTHING_CHANGED}")

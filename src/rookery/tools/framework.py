@@ -1,8 +1,8 @@
-"""What built-in tools are written in: argument structs, the schema models see of them, and lenient decoding.
+"""The framework of built-in tools: argument structs, their schemas for models, and lenient decoding.
 
-A struct is the one description of a tool's arguments. Its schema has no references and no nulls where providers
-stumble over them; its decoding takes what models really send where that is unambiguous, and says what is wrong
-in words a model can act on.
+A struct is the only description of a tool's arguments. Its schema has no references, and no nulls where providers
+reject them. Decoding accepts what models really send if it is unambiguous, and describes errors so that a model can
+correct them.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _PATH = re.compile(r" - at `\$\.?(?P<path>.*)`$")
 
 
 class BadArguments(ValueError):
-    """Arguments that are not what the tool takes; the text is for the model."""
+    """Raised for arguments that the tool does not accept; the text is for the model."""
 
 
 class StructTool(Generic[A]):
-    """A tool made of an argument struct and a function. Bad arguments never reach the function."""
+    """A tool made of an argument struct and a function. Invalid arguments never reach the function."""
 
     def __init__(
         self,
@@ -83,9 +83,9 @@ def make_tool(
     amend: Callable[[Json], Json] | None = None,
     **fields: Any,
 ) -> StructTool[A]:
-    """A built-in tool; `fields` are those of `ToolSpec` (exclusive, serial, replay, ...).
+    """Return a built-in tool; `fields` are those of `ToolSpec` (exclusive, serial, replay, ...).
 
-    `amend` puts right what models are known to send, before the arguments are decoded: names that are taken and not
+    `amend` corrects arguments before they are decoded: names that models are known to send, accepted but not
     advertised.
     """
     spec = ToolSpec(name=name, description=description, input_schema=input_schema(arguments), **fields)
@@ -94,7 +94,10 @@ def make_tool(
 
 @functools.cache
 def input_schema(arguments: type[msgspec.Struct]) -> Mapping[str, Any]:
-    """The JSON schema of an argument struct, in one piece. Its docstring and its name stay out: the tool has both."""
+    """Return the JSON schema of an argument struct, without references.
+
+    The struct's docstring and name are left out: the tool has both.
+    """
     (schema,), definitions = msgspec.json.schema_components((arguments,), ref_template="{name}")
     inlined = _inlined(schema, definitions, inside=())
     inlined.pop("description", None)
@@ -110,7 +113,7 @@ def _inlined(schema: Mapping[str, Any], definitions: Mapping[str, Any], *, insid
     built: dict[str, Any] = {}
     for key, value in schema.items():
         if key == "properties":
-            # Keys are names here: an argument may well be called `title`.
+            # Keys are names here: an argument may be called `title`.
             built[key] = {each: _inlined(inner, definitions, inside=inside) for each, inner in value.items()}
         elif key in ("default", "enum", "const", "examples"):
             built[key] = value
@@ -130,10 +133,10 @@ def _inlined_value(value: Any, definitions: Mapping[str, Any], inside: tuple[str
 
 
 def decode_arguments(arguments: type[A], args: Raw) -> A:
-    """The arguments of a call; `BadArguments` names the field, what it should be, and an example.
+    """Decode the arguments of a call. `BadArguments` names the field, what it should be, and an example.
 
-    Taken besides what fits as it is: numbers and booleans as strings, lists and objects as JSON in a string, null
-    for an optional argument, and unknown keys, which are ignored.
+    Also accepted: numbers and booleans as strings, lists and objects as JSON in a string, null for an optional
+    argument, and unknown keys, which are ignored.
     """
     schema = input_schema(arguments)
     value = _loosened(parts.json_value(args), schema)
@@ -144,7 +147,7 @@ def decode_arguments(arguments: type[A], args: Raw) -> A:
 
 
 def _loosened(value: Json, schema: Mapping[str, Any]) -> Json:
-    """The value with what is unambiguous put right."""
+    """Return the value with unambiguous deviations corrected."""
     if isinstance(value, str):
         return _unwrapped(value, schema)
     if isinstance(value, list):
@@ -165,7 +168,7 @@ def _loosened(value: Json, schema: Mapping[str, Any]) -> Json:
 
 
 def _unwrapped(text: str, schema: Mapping[str, Any]) -> Json:
-    """JSON that came as a string, where no string is declared."""
+    """Parse JSON that was sent as a string, where no string is declared."""
     if _takes(schema, "string") or not (_takes(schema, "array") or _takes(schema, "object")):
         return text
     if not text.lstrip().startswith(("[", "{")):
@@ -182,17 +185,17 @@ def _forms(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _form(schema: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    """The one form of the schema that is of this type; nothing when there are several to choose from."""
+    """Return the only form of the schema that has this type; empty when there are several."""
     found = [form for form in _forms(schema) if form.get("type") == kind]
     return found[0] if len(found) == 1 else {}
 
 
 def _takes(schema: Mapping[str, Any], kind: str) -> bool:
-    # A form without a type, such as an enum or a constant, is one of strings here.
+    # A form without a type, such as an enum or a constant, is a string here.
     return any(form.get("type", "string") == kind for form in _forms(schema))
 
 
-# Words for a model
+# Error texts for the model
 
 
 def _explain(problem: str, schema: Mapping[str, Any]) -> str:
@@ -211,7 +214,7 @@ def _explain(problem: str, schema: Mapping[str, Any]) -> str:
 
 
 def _at(schema: Mapping[str, Any], path: str) -> Mapping[str, Any]:
-    """The schema at a path as msgspec writes it: `files[0].path`, `map[...]`."""
+    """Return the schema at a path as msgspec writes it: `files[0].path`, `map[...]`."""
     for step in re.findall(r"[^.\[\]]+|\[[^\]]*\]", path):
         if step.startswith("["):
             form = _form(schema, "array") or _form(schema, "object")
@@ -232,7 +235,7 @@ def _expected(schema: Mapping[str, Any]) -> str:
 
 
 def _example(schema: Mapping[str, Any], *, also: str = "") -> Json:
-    """The smallest object that fits, with the argument that is in question."""
+    """Return the smallest valid object that includes the argument in question."""
     form = next((each for each in _forms(schema) if each.get("type") != "null"), schema)
     if values := form.get("enum"):
         return values[0]

@@ -1,4 +1,4 @@
-"""The state of a chat's repositories, looked at once a turn that used the workspace is over. Best effort."""
+"""The git scan: stores the state of a chat's repositories after a turn that used the workspace. Best effort."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rookery.workspaces.agent_messages import Count, Repository
 from rookery.workspaces.connection import ChatWorkspace
 
 SCAN_SECONDS = 10.0
-# What the database's column holds; an agent may say anything.
+# The maximum of the database column; an agent may report any number.
 _MAX_COUNT = 2**31 - 1
 
 
 async def note_diffs(chat: Chat, workspace: ChatWorkspace, store: Store, *, clock: Clock) -> None:
-    """Scan and keep what was found; lists and badges read only that. Whatever it raises is the caller's to log."""
+    """Scan the repositories and store the result, which lists and badges read. The caller logs errors."""
     conn = await workspace.conn()
     message = await conn.scan_git(chat.id, seconds=SCAN_SECONDS)
     now = clock.now()

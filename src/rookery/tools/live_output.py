@@ -1,4 +1,4 @@
-"""What a running command prints, shown to watchers while it runs. A preview: nothing depends on it."""
+"""Live output of a running command. It is a preview: nothing depends on it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from rookery.workspaces.connection import ChatWorkspace
 
 log = get_logger("tools.live_output")
 
-# A command that is over sooner is shown by its result alone: most are, and asking costs something.
+# A command that ends sooner is shown only by its result: most do, and polling costs something.
 FIRST_SECONDS = 0.15
-# How often at most the output is looked at.
+# Minimum interval between two polls of the output.
 PACE_SECONDS = 0.1
 WAIT_SECONDS = 30.0
-# What a watcher gets of one command; a build that prints megabytes is read from its result.
+# Limit of the live output of one command; the rest is only in the result.
 MAX_BYTES = 256 * 1024
 
 
 class LiveTail:
-    """Runs from its making until it is stopped, or the process has ended."""
+    """Polls and shows the output from its creation until it is stopped, or the process has ended."""
 
     def __init__(self, ctx: ToolContext, workspace: ChatWorkspace, process_id: str) -> None:
         self._ctx = ctx
@@ -37,7 +37,7 @@ class LiveTail:
             await self._ctx.clock.sleep(FIRST_SECONDS, "live-output")
             await self._show()
         except Exception as error:
-            # Watchers see the result when it is there.
+            # Viewers see the result when it is there.
             log.info("live_output_ended", chat_id=self._ctx.chat_id, error=str(error) or type(error).__name__)
 
     async def _show(self) -> None:

@@ -1,4 +1,4 @@
-"""The log of an operation, shown to watchers while a tool waits for it. A preview: nothing depends on it."""
+"""The live log of an operation that a tool waits for. It is a preview: nothing depends on it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PACE_SECONDS = 0.5
 
 
 class OperationTail:
-    """Inside its block, new lines of the log are published."""
+    """A context manager that publishes new lines of the log."""
 
     def __init__(self, ctx: ToolContext, store: ActorStore, operation_id: UUID) -> None:
         self._ctx = ctx
@@ -45,7 +45,7 @@ class OperationTail:
             log.info("operation_tail_ended", chat_id=self._ctx.chat_id, error=str(error) or type(error).__name__)
 
     async def _show(self) -> bool:
-        """Publish what is new; whether that was the last of it."""
+        """Publish new lines. Return whether the log is complete."""
         found = await self._store.workspaces.read_log(self._operation_id)
         whole = found.dropped + len(found.text)
         if whole > self._shown:

@@ -1,8 +1,8 @@
-"""The process tools: execute, process_output, process_list, process_signal. Processes are the workspace agent's.
+"""The process tools: execute, process_output, process_list, process_signal. The workspace agent runs the processes.
 
-A command is started with the call's replay token as its key. So a call that is run again after a crash attaches to the
-command that runs, and its timeout counts from that command's start. Only a user's interrupt ends a foreground command;
-every other reason to stop leaves it for whoever runs the call next.
+A command is started with the call's replay token as its key. A call that is run again after a crash therefore attaches
+to the running command, and its timeout counts from that command's start. Only a user's interrupt ends a foreground
+command; any other cancellation leaves it for the next run of the call.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from rookery.loop.tool import CancelReason, Replay, Tool, ToolContext, ToolOutpu
 from rookery.tools import commands, durations
 from rookery.tools.durations import BadDuration
 from rookery.tools.live_output import LiveTail
-from rookery.tools.step_workspace import Refused, StepContext, ask_agent, make_tool, turn_of, with_warning
+from rookery.tools.step_workspace import Refused, StepContext, ask_agent, make_tool, step_of, with_warning
 from rookery.workspaces.agent_client import MAX_WAIT_SECONDS, StartedProcess
 from rookery.workspaces.agent_messages import Output, ProcessInfo, StartProcess
 from rookery.workspaces.errors import AgentError, AgentUnreachable, NoConnection, WorkspaceError
 
-# What a call gets on top of its own timeout, for the requests around it.
+# Time for the requests around a call, on top of its own timeout.
 SLACK_SECONDS = 120.0
-# A command whose wait broke is asked for once more, so long.
+# Time for the last query about a command whose connection broke.
 SNAPSHOT_SECONDS = 30.0
 TERMINATE_SECONDS = 5.0
 MAX_UNTIL = 500
@@ -122,7 +122,7 @@ def tools() -> list[Tool]:
 
 
 def _with_text_timeout(given: Any) -> Any:
-    """Times may come as numbers of seconds."""
+    """Accept times as numbers of seconds."""
     if not isinstance(given, dict):
         return given
     return {
@@ -139,7 +139,7 @@ def _is_number(value: Any) -> bool:
 
 
 async def execute(ctx: ToolContext, given: Execute) -> ToolOutput:
-    turn = turn_of(ctx)
+    turn = step_of(ctx)
     command, is_marked = commands.split_background(given.command)
     if not command.strip():
         raise Refused("The command is empty.")
@@ -173,7 +173,7 @@ def _timeout(text: str, field: str, *, may_be_zero: bool = False) -> tuple[float
 async def _start(
     ctx: ToolContext, turn: StepContext, given: Execute, *, command: str, is_background: bool
 ) -> tuple[StartedProcess, list[str]]:
-    """The process of this call, and what there is to say about how it runs."""
+    """Return the process of this call, and notes on how it runs."""
     wanted = StartProcess(
         command=command,
         workdir=(given.workdir or "").strip() or None,
@@ -189,7 +189,7 @@ async def _start(
         if not (wanted.read_only and error.code == "read_only_unavailable"):
             raise Refused(_cannot_start(error)) from error
     open_ended = msgspec.structs.replace(wanted, read_only=False)
-    # Another body needs another key.
+    # A different command needs a different key.
     try:
         started = await _started(ctx, turn, open_ended, is_background=is_background, suffix="writable")
     except AgentError as error:
@@ -200,7 +200,7 @@ async def _start(
 async def _started(
     ctx: ToolContext, turn: StepContext, wanted: StartProcess, *, is_background: bool, suffix: str = ""
 ) -> StartedProcess:
-    """Cancelled by the user while the request is under way, it waits for its answer: the process has to be ended."""
+    """Start the process. When the user cancels the request, wait for its answer: the process must be ended."""
     key = uuid5(ctx.replay_token, suffix) if suffix else ctx.replay_token
     starting = asyncio.create_task(
         ask_agent(
@@ -230,7 +230,7 @@ def _cannot_start(error: AgentError) -> str:
 
 
 async def _follow(ctx: ToolContext, turn: StepContext, started: StartedProcess, *, seconds: float) -> dict[str, Any]:
-    """Wait for the end of a foreground command, showing its output meanwhile."""
+    """Wait for the end of a foreground command, and show its output meanwhile."""
     begun = ctx.clock.monotonic()
     latest = begun + seconds
     if started.is_replay:
@@ -255,7 +255,7 @@ async def _follow(ctx: ToolContext, turn: StepContext, started: StartedProcess, 
 
 
 async def _waited(turn: StepContext, process_id: str, wait: float) -> Output | None:
-    """A snapshot at the end of the process or of the wait; None when there was no connection, or it broke."""
+    """Return a snapshot at the end of the process or of the wait; None when there was no connection, or it broke."""
     try:
         conn = await turn.workspace.conn()
     except NoConnection:
@@ -277,7 +277,7 @@ async def _snapshot(turn: StepContext, process_id: str) -> Output:
 
 
 async def _after_break(ctx: ToolContext, turn: StepContext, process_id: str, elapsed: float) -> dict[str, Any]:
-    """The connection went away while the command ran: look once more what became of it."""
+    """Look up once more what became of a command whose connection broke."""
     try:
         async with ctx.clock.deadline(SNAPSHOT_SECONDS, "process-snapshot"):
             output = await _snapshot(turn, process_id)
@@ -343,7 +343,7 @@ def _noted(value: dict[str, Any], notes: list[str]) -> dict[str, Any]:
 
 
 async def _end(ctx: ToolContext, turn: StepContext, process_id: str) -> None:
-    """The user does not want it any more: ask it to end, and after a while make it."""
+    """End a command that the user has interrupted: ask it to end, and kill it after a while."""
     try:
         conn = await turn.workspace.conn()
         await conn.signal_process(process_id, "terminate", seconds=TERMINATE_SECONDS)
@@ -351,14 +351,14 @@ async def _end(ctx: ToolContext, turn: StepContext, process_id: str) -> None:
         if output.running:
             await conn.signal_process(process_id, "kill", seconds=TERMINATE_SECONDS)
     except WorkspaceError:
-        return  # gone already, or nobody to ask
+        return  # it has ended, or the agent cannot be reached
 
 
-# The others
+# The other tools
 
 
 async def process_output(ctx: ToolContext, given: ProcessOutput) -> ToolOutput:
-    turn = turn_of(ctx)
+    turn = step_of(ctx)
     process_id = _process_id(given.process_id)
     seconds, notes = _timeout(given.wait_timeout, "wait_timeout", may_be_zero=True)
     until = await _checked_until(turn, given.until)
@@ -392,7 +392,7 @@ async def process_output(ctx: ToolContext, given: ProcessOutput) -> ToolOutput:
 
 
 async def _checked_until(turn: StepContext, until: str | None) -> str | None:
-    """The expression, if there is one and the workspace's agent is new enough to match it."""
+    """Return the expression, if there is one and the workspace's agent is new enough to match it."""
     if until is None or not until.strip():
         return None
     if len(until) > MAX_UNTIL:
@@ -412,14 +412,14 @@ async def _asked(turn: StepContext, process_id: str, *, wait: float, since: int 
             turn.workspace, lambda conn: conn.process_output(process_id, wait=wait, since=since, until=until)
         )
     except AgentError as error:
-        # What the agent calls `since`, the tool calls `cursor`.
+        # The agent's `since` is the tool's `cursor`.
         if any(each.field == "since" for each in error.fields):
             raise Refused(error.message.replace("`since`", "`cursor`")) from error
         raise
 
 
 async def process_list(ctx: ToolContext, given: ProcessList) -> ToolOutput:
-    found = await ask_agent(turn_of(ctx).workspace, lambda conn: conn.list_processes())
+    found = await ask_agent(step_of(ctx).workspace, lambda conn: conn.list_processes())
     return ToolOutput({"processes": [_listed(each) for each in found[:10]]})
 
 
@@ -446,7 +446,7 @@ def _time(at: float | None) -> str | None:
 
 async def process_signal(ctx: ToolContext, given: ProcessSignal) -> ToolOutput:
     process_id, signal = _process_id(given.process_id), given.signal
-    await ask_agent(turn_of(ctx).workspace, lambda conn: conn.signal_process(process_id, signal))
+    await ask_agent(step_of(ctx).workspace, lambda conn: conn.signal_process(process_id, signal))
     return ToolOutput({"success": True, "process_id": process_id, "signal": signal})
 
 

@@ -1,4 +1,4 @@
-"""propose_plan: the plan file goes to the user, and the planning turn ends."""
+"""propose_plan: shows the plan file to the user, and ends the planning turn."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec import Meta
 from rookery.domain.content import uploads
 from rookery.loop.tool import Attachment, Replay, Tool, ToolContext, ToolOutput
 from rookery.tools import attach_file
-from rookery.tools.step_workspace import Refused, ask_agent, make_tool, turn_of
+from rookery.tools.step_workspace import Refused, ask_agent, make_tool, step_of
 
 MAX_PLAN_BYTES = 32 * 1024
 
@@ -36,7 +36,7 @@ def tools() -> list[Tool]:
 
 
 async def propose_plan(ctx: ToolContext, given: ProposePlan) -> ToolOutput:
-    turn = turn_of(ctx)
+    turn = step_of(ctx)
     _, health = await turn.workspace.dial()
     planned = turn.plan_path(health.home)
     path = (given.path or "").strip() or planned

@@ -1,7 +1,7 @@
-"""Which built-in tools there are, in which order, and who may use which (tools.md, "Who may use what").
+"""The registry of built-in tools: their order, and which chats may use which.
 
-The order is part of the prompt's prefix, so it never depends on anything but this file. The table is data: a test
-compares it with the table of the design, column by column.
+The order is part of the prompt's prefix, so it depends on nothing but this file. The table is data, and a test compares
+it with the specified table column by column.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from enum import StrEnum
 from rookery.domain.chat.system_blocks import Mode
 from rookery.loop.tool import Tool
 
-# Names found in old history, and what the tool is called today.
+# Names found in old history, and the tool's current name.
 ALIASES = {"close_agent": "interrupt_agent"}
 
 
 class Column(StrEnum):
-    """On whose behalf a step runs. A root chat that explores is in the column of exploring children."""
+    """The kind of chat and turn a step belongs to. A root chat that explores is in the column of exploring children."""
 
     ROOT = "root"
     ROOT_PLAN = "root, plan"
@@ -29,10 +29,10 @@ class Column(StrEnum):
 _ALL = frozenset(Column)
 _ROOT = frozenset({Column.ROOT, Column.ROOT_PLAN})
 _NORMAL = frozenset({Column.ROOT, Column.CHILD})
-# Where tools of MCP servers of the workspace may be used.
+# The columns that may use tools of the workspace's MCP servers.
 NORMAL = _NORMAL
 
-# In the order of registration. `write_file` and `edit_files` take only the plan file while planning.
+# In the order of registration. `write_file` and `edit_files` accept only the plan file while planning.
 ACTIVE: dict[str, frozenset[Column]] = {
     "list_templates": _ROOT,
     "read_template": _ROOT,
@@ -60,7 +60,7 @@ ACTIVE: dict[str, frozenset[Column]] = {
     "advisor": frozenset({Column.ROOT}),
 }
 _RESERVED = frozenset(name.casefold() for name in (*ACTIVE, *ALIASES))
-# Where a process may look and not touch (tools.md, "Beyond"): what a model is only asked elsewhere is enforced here.
+# The columns in which processes may only read: here this is enforced, elsewhere the model is only asked.
 READ_ONLY = frozenset({Column.ROOT_PLAN, Column.CHILD_PLAN, Column.EXPLORE})
 
 
@@ -75,12 +75,12 @@ def column(*, mode: Mode, is_root: bool) -> Column:
 
 
 def is_reserved(name: str) -> bool:
-    """Whether clients cannot give this name to a tool of theirs: it is, was or will be a built-in tool's."""
+    """Return whether clients may not use this name for their tools: it is, was or will be that of a built-in tool."""
     return name.casefold() in _RESERVED
 
 
 def ordered(tools: Iterable[Tool]) -> list[Tool]:
-    """The tools as they are registered. One that is not in the table is a mistake of whoever made it."""
+    """Return the tools in the order of registration. A tool that is missing from the table is a bug."""
     places = {name: place for place, name in enumerate(ACTIVE)}
     return sorted(tools, key=lambda tool: places[tool.spec.name])
 

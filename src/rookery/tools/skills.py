@@ -1,6 +1,6 @@
-"""read_skill and read_skill_file: instructions for certain tasks, from the pinned context of the workspace.
+"""read_skill and read_skill_file: instructions for certain tasks, from the captured context of the workspace.
 
-The body comes from the pin, so a skill can be read while the workspace is down; its other files cannot.
+The body comes from the captured context, so a skill can be read while the workspace is stopped; its other files cannot.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rookery.domain.content import skills
 from rookery.domain.content.skills import AmbiguousSkill, NoSuchSkill, SkillFile
 from rookery.loop.tool import Tool, ToolContext, ToolOutput
 from rookery.telemetry.log import get_logger
-from rookery.tools.step_workspace import Refused, StepContext, ask_agent, make_tool, turn_of
+from rookery.tools.step_workspace import Refused, StepContext, ask_agent, make_tool, step_of
 
 log = get_logger("tools.skills")
 
@@ -54,7 +54,7 @@ def read_skill_file_tool() -> Tool:
 
 
 async def read_skill(ctx: ToolContext, given: ReadSkill) -> ToolOutput:
-    turn = turn_of(ctx)
+    turn = step_of(ctx)
     skill = _find(turn, given.name)
     value: dict[str, Any] = {"name": skill.name, "body": skill.body, "files": await _files(ctx, turn, skill)}
     if skill.directory is not None:
@@ -63,7 +63,7 @@ async def read_skill(ctx: ToolContext, given: ReadSkill) -> ToolOutput:
 
 
 async def read_skill_file(ctx: ToolContext, given: ReadSkillFile) -> ToolOutput:
-    turn = turn_of(ctx)
+    turn = step_of(ctx)
     skill = _find(turn, given.name)
     path = _inside(given.path)
     if skill.directory is None:
@@ -81,7 +81,7 @@ def _find(turn: StepContext, name: str) -> SkillFile:
 
 
 def _inside(path: str) -> str:
-    """A path that stays in the skill's folder, judged before anybody is asked."""
+    """Return a path inside the skill's folder, checked before the agent is called."""
     wanted = path.strip()
     pieces = wanted.split("/")
     if not wanted or wanted.startswith("/") or "\\" in wanted or "\0" in wanted:
@@ -92,7 +92,7 @@ def _inside(path: str) -> str:
 
 
 async def _files(ctx: ToolContext, turn: StepContext, skill: SkillFile) -> list[str]:
-    """What else is in the skill's folder, as far as that can be found out now."""
+    """Return the other files in the skill's folder, as far as they can be listed now."""
     directory = skill.directory
     if directory is None or turn.workspace.workspace_id is None:
         return []

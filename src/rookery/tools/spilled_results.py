@@ -1,6 +1,6 @@
-"""Results that are too large for the model, kept in the chat's workspace for it to read (tools.md, "Beyond").
+"""Spilled results: results that are too large for the model, stored in the chat's workspace for it to read.
 
-Only where a workspace is bound and answers; everything else goes on as if there were none.
+Only if a workspace is bound and reachable; otherwise results are only cut.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from rookery.workspaces.errors import WorkspaceError
 log = get_logger("tools.spilled_results")
 
 KEEP_SECONDS = 20.0
-# What the agent takes of one file.
+# The largest file that the agent accepts.
 MAX_BYTES = 16 * 1024 * 1024
 FOLDER = "/.rookery/results/"
 
 
 class ResultKeeper:
-    """Of one chat."""
+    """Stores the results of one chat."""
 
     def __init__(self, workspace: ChatWorkspace, clock: Clock) -> None:
         self._workspace = workspace
@@ -51,9 +51,9 @@ class ResultKeeper:
 
 
 def own_file(output: ToolOutput) -> str | None:
-    """The file that the result itself names, as that of a command does whose output was cut.
+    """Return the file that the result itself names, as that of a command does whose output was cut.
 
-    Only where results are kept: tools of strangers may call anything a file.
+    Only where results are stored: foreign tools may call anything a file.
     """
     cut = output.value.get("truncated") if isinstance(output.value, Mapping) else None
     file = cut.get("file") if isinstance(cut, Mapping) else None
@@ -61,7 +61,7 @@ def own_file(output: ToolOutput) -> str | None:
 
 
 def as_text(output: ToolOutput) -> bytes:
-    """The output as a file that can be read by lines. Of an object with one text that is most of it, that text."""
+    """Return the output as text that can be read by lines. For an object that is mostly one text, return that text."""
     value = output.value
     if isinstance(value, bytes):
         return value

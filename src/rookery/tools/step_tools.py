@@ -1,7 +1,7 @@
-"""Where a step's tools come from. The worker knows none by itself: they are handed to it.
+"""The tools of a step, and the toolbox interface that supplies them to the worker.
 
-Built-in tools, workspaces and MCP servers are a `Toolbox` each application brings; what every chat can have, tools that
-its own client executes, is read here.
+Each application brings a `Toolbox` with built-in tools, workspaces and MCP servers. Tools that the chat's own client
+executes are available to every chat, and are read here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = get_logger("tools.step_tools")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTools:
-    """What a step can use, and what its prompt says about it."""
+    """The tools of a step, and what the prompt says about them."""
 
     tools: ToolSet
     services: Services = field(default_factory=Services)
@@ -34,17 +34,17 @@ class StepTools:
     skills: Sequence[Skill] = ()
     has_advisor: bool = False
     plan_path: str | None = None
-    # What people are told at the head of the step: which instructions are in force from here on.
+    # Shown to the user at the head of the step: which instructions apply from here on.
     trace: WorkspaceContext | None = None
-    # And what of it cannot be used.
+    # Shown to the user as well: what of them cannot be used.
     trace_problems: str = ""
-    # Done beside everything else when this step ends the turn; what it raises is logged.
+    # Runs in the background when this step ends the turn; its errors are logged.
     on_turn_end: Callable[[], Awaitable[None]] | None = None
-    # Where results that are too large for the model are kept for it to read.
+    # Stores results that are too large for the model, for it to read.
     keep_result: KeepResult = keep_nowhere
 
     def opening(self) -> tuple[NewMessage, ...]:
-        """The rows for people at the head of the step."""
+        """Return the rows for the user at the head of the step."""
         if self.trace is None:
             return ()
         problems = (Text(self.trace_problems),) if self.trace_problems else ()
@@ -52,14 +52,14 @@ class StepTools:
 
 
 class ToolsUnavailable(Exception):
-    """A tool that the step must have cannot be had. The text is a sentence for people."""
+    """Raised when a required tool is not available. The text is a sentence for the user."""
 
 
 class Toolbox(Protocol):
     async def open(self, step: Step, *, mode: Mode, stack: AsyncExitStack) -> StepTools:
-        """The tools of a step. What it opens is closed by the stack, in the same task, when the step is over.
+        """Open the tools of a step. The stack closes what was opened, in the same task, when the step is over.
 
-        Raises `ToolsUnavailable` for a tool that the step must have; what the step can do without is left out.
+        Raises `ToolsUnavailable` for a required tool; optional tools are left out.
         """
 
 
@@ -91,7 +91,7 @@ def mode_of(step: Step) -> Mode:
 
 
 def dynamic_tools(step: Step, *, mode: Mode) -> tuple[ToolSpec, ...]:
-    """The tools that the chat's client executes. Not while planning or exploring: nobody knows what they would do."""
+    """Return the tools that the chat's client executes. Not while planning or exploring: their effects are unknown."""
     stored = step.meta.dynamic_tools
     if stored is None or mode is not Mode.NORMAL:
         return ()

@@ -1,7 +1,7 @@
-"""What the built-in tools of one step work with, and how they talk to the workspace.
+"""The context of a step's built-in tools, and their calls to the workspace agent.
 
-Refusals of the agent and reasons to have no connection become error results with their own words; a connection that
-turned out to be dead is dialed anew once, which is safe because every effect carries the call's replay token.
+Refusals by the agent and missing connections become error results with their own text. A dead connection is replaced
+once, which is safe because every effect carries the call's replay token.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ T = TypeVar("T")
 
 
 class Refused(Exception):
-    """A tool says no, in words for the model."""
+    """Raised when a tool refuses a call; the text is for the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceAdmin:
-    """Where workspaces are made and ended, on behalf of the chat's owner. `lock` orders the chat's own calls."""
+    """Creates and ends workspaces on behalf of the chat's owner. `lock` serializes the chat's own calls."""
 
     store: ActorStore
     service: Workspaces
@@ -48,9 +48,9 @@ class WorkspaceAdmin:
 
 @dataclass(slots=True, kw_only=True)
 class StepContext:
-    """One step of a chat, as its tools see it. `skills` are those of the pinned context.
+    """One step of a chat, as its tools see it. `skills` are those of the captured context.
 
-    Without a `admin` no workspace can be made here; the tools for that are not offered then.
+    Without `admin` no workspace can be made; the tools for that are not offered then.
     """
 
     chat_id: ChatId
@@ -59,13 +59,13 @@ class StepContext:
     workspace: ChatWorkspace
     pool: asyncpg.Pool
     skills: Sequence[SkillFile] = field(default_factory=tuple)
-    found_yard: WorkspaceAdmin | None = None
+    found_admin: WorkspaceAdmin | None = None
 
     @property
     def admin(self) -> WorkspaceAdmin:
-        if self.found_yard is None:
+        if self.found_admin is None:
             raise Refused("This server has no workspaces. Tell the user that an administrator has to turn them on.")
-        return self.found_yard
+        return self.found_admin
 
     @property
     def is_planning(self) -> bool:
@@ -73,7 +73,7 @@ class StepContext:
 
     @property
     def only_looks(self) -> bool:
-        """Whether nothing in the workspace may be changed by a process."""
+        """Whether processes may not change anything in the workspace."""
         return self.column in registry.READ_ONLY
 
     def plan_path(self, home: str) -> str:
@@ -84,14 +84,14 @@ def plan_path(home: str, chat_id: ChatId) -> str:
     return f"{home.rstrip('/')}/.rookery/plans/PLAN-{chat_id}.md"
 
 
-def turn_of(ctx: ToolContext) -> StepContext:
+def step_of(ctx: ToolContext) -> StepContext:
     return ctx.services.get(StepContext)
 
 
 async def ask_agent(turn: ChatWorkspace, act: Callable[[AgentConn], Awaitable[T]]) -> T:
-    """What the agent answers; asked again over a new connection when the one at hand was of another life.
+    """Call the agent; once more over a new connection if the current one belongs to an earlier boot of the workspace.
 
-    Everything asked here may be asked twice: it reads, or it carries a key.
+    Every request made here may be repeated: it only reads, or it carries a key.
     """
     conn = await turn.conn()
     try:
@@ -107,7 +107,7 @@ async def ask_agent(turn: ChatWorkspace, act: Callable[[AgentConn], Awaitable[T]
 
 
 def with_warning(turn: ChatWorkspace, value: dict[str, Any]) -> dict[str, Any]:
-    """A result, with what there is to say about the workspace since the last one."""
+    """Return a result, with the workspace's warning since the last result."""
     warning = turn.take_warning()
     return value if warning is None else {**value, "warning": f"{warning} Delete what is not needed."}
 
@@ -121,7 +121,7 @@ def make_tool(
     amend: Callable[[Json], Json] | None = None,
     **fields: Any,
 ) -> StructTool[A]:
-    """A tool whose refusals are results: what a model can read, it can act on."""
+    """Return a tool whose refusals are results, so that the model can react to them."""
 
     async def run(ctx: ToolContext, given: A) -> ToolOutput:
         try:
@@ -133,7 +133,7 @@ def make_tool(
 
 
 def absolute(path: str) -> str:
-    """The path, trimmed; `Refused` for one that depends on where somebody stands."""
+    """Return the trimmed path. Raises `Refused` for a relative path."""
     trimmed = path.strip()
     if not trimmed.startswith("/"):
         raise Refused(f"The path {trimmed!r} is not absolute. Give the whole path, beginning with a slash.")

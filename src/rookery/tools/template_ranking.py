@@ -1,7 +1,7 @@
-"""The shortlist of templates: which fit a query, in which order, and whether one is recommended. Pure.
+"""Ranking of templates: which match a query, in which order, and whether one is recommended. Pure.
 
-A template is recommended only where a person would not have to think: the name decides, or use by the owner and by
-others does. In all other cases the model is told to ask.
+A template is recommended only if the choice is obvious: by its name, or by its use by the owner and by others.
+Otherwise the model is told to ask the user.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HALF_LIFE_DAYS = 14.0
 DESCRIPTION_CHARS = 200
 EXCERPT_CHARS = 1000
 MAX_README_CHARS = 64 * 1024
-# Two users against one is a lead, sixteen against fifteen is none.
+# Two users against one is a lead, sixteen against fifteen is not.
 LEAD = math.log(3) - math.log(2)
 ENOUGH = math.log(3)
 _ROUNDING = 1e-9
@@ -39,7 +39,7 @@ _MARKDOWN: tuple[tuple[re.Pattern[str], str], ...] = (
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What of a template the ranking looks at. Its name is its id."""
+    """The properties of a template that the ranking uses. Its name is its id."""
 
     name: str
     display_name: str = ""
@@ -62,7 +62,7 @@ def shortlist(
     signals: Mapping[str, Signals] | None,
     now: datetime,
 ) -> dict[str, Any]:
-    """The result of list_templates. `signals` is None when they could not be loaded."""
+    """Return the result of list_templates. `signals` is None when they could not be loaded."""
     wanted = _folded(query or "")
     page = max(page, 1)
     ranked = sorted(
@@ -82,7 +82,7 @@ def shortlist(
 
 
 def affinity(signals: Signals, *, now: datetime) -> float:
-    """How near a template is to its owner, with what others use as the smaller part."""
+    """Return how close a template is to its owner; use by others counts less."""
     own = 0.0
     used = signals.active + 0.5 * signals.deleted
     if used and signals.last_used_at is not None:
@@ -92,7 +92,7 @@ def affinity(signals: Signals, *, now: datetime) -> float:
 
 
 def tier(facts: Facts, wanted: str) -> int:
-    """4: the name; 3: its beginning; 2: in it; 1: only in the description; 0: not at all."""
+    """Return the match: 4: the name; 3: its beginning; 2: in it; 1: only in the description; 0: none."""
     names = [_folded(name) for name in (facts.name, facts.display_name) if name]
     if wanted in names:
         return 4
@@ -104,7 +104,7 @@ def tier(facts: Facts, wanted: str) -> int:
 
 
 def excerpt(readme: str, max_chars: int = EXCERPT_CHARS) -> str:
-    """The beginning of a README as plain text."""
+    """Return the beginning of a README as plain text."""
     text = prompt_text.clean_markdown(skills.split_front_matter(readme[:MAX_README_CHARS])[1])
     for pattern, replacement in _MARKDOWN:
         text = pattern.sub(replacement, text)

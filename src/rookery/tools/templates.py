@@ -1,4 +1,4 @@
-"""list_templates and read_template: what workspaces can be made from, as the chat's owner may see it."""
+"""list_templates and read_template: the templates that the chat's owner may make workspaces from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rookery.store.people.errors import Missing
 from rookery.store.workspaces.templates import Signals, Template
 from rookery.telemetry.log import get_logger
 from rookery.tools import template_ranking
-from rookery.tools.step_workspace import Refused, make_tool, turn_of
+from rookery.tools.step_workspace import Refused, make_tool, step_of
 from rookery.tools.template_ranking import Facts
 from rookery.workspaces import manifest as manifests
 from rookery.workspaces import networks
@@ -59,7 +59,7 @@ def tools() -> list[Tool]:
 
 
 async def list_templates(ctx: ToolContext, given: ListTemplates) -> ToolOutput:
-    store = turn_of(ctx).admin.store
+    store = step_of(ctx).admin.store
     usable = [each for each in await store.templates.list() if is_offered(each)]
     signals: Mapping[str, Signals] | None
     try:
@@ -82,7 +82,7 @@ async def read_template(ctx: ToolContext, given: ReadTemplate) -> ToolOutput:
     template_id = given.template_id.strip()
     if not template_id:
         raise Refused("The template_id is blank. Use list_templates to find one.")
-    yard = turn_of(ctx).admin
+    yard = step_of(ctx).admin
     try:
         template = await yard.service.get_template(yard.store, template_id, for_agent=True)
     except Missing as error:
@@ -110,7 +110,7 @@ async def read_template(ctx: ToolContext, given: ReadTemplate) -> ToolOutput:
 
 
 def is_offered(template: Template) -> bool:
-    """Whether a chat may choose it. Whether its owner may use it is the store's to say."""
+    """Return whether a chat may choose it. The store decides whether its owner may use it."""
     return template.enabled and not template.deprecated and template.agents_allowed
 
 

@@ -1,7 +1,7 @@
-"""The tools of chats that may have workspaces: which are active on a step, and what they work with.
+"""The toolbox for chats with workspaces: which tools are active on a step, and what they work with.
 
-Opened for every step, and lazy: a step that touches no workspace talks to none. What a chat can do without (its
-context, its skills) is left out when it cannot be had, and never fails a turn.
+Opened for every step, and lazy: a step that touches no workspace does not connect to one. Context and skills are left
+out when they cannot be read, and never fail a turn.
 """
 
 from __future__ import annotations
@@ -57,9 +57,8 @@ from rookery.workspaces.service import Workspaces
 
 log = get_logger("tools.toolbox")
 
-# Chats whose connection and lock are kept between steps.
-# Chosen: what an entry takes with its connection. The age is longer than a turn is likely to be silent: what a turn has
-# used is known from here at its end.
+# Chats whose connection and lock are kept between steps. Chosen: the size of an entry with its connection. The age is
+# longer than a turn is likely to be silent: at its end, the entry tells whether the turn has used the workspace.
 ENTRY_BYTES = 2048
 MAX_BYTES = 4 * 1024 * 1024
 MAX_AGE_SECONDS = 3600.0
@@ -76,7 +75,7 @@ async def no_setting(user_id: UUID, key: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class ToolboxParts:
-    """What the tools of a process share. `can_make` says whether a workspace could be started at all."""
+    """Shared dependencies of the tools of a process. `can_make` returns whether a workspace could be started at all."""
 
     pool: asyncpg.Pool
     store: Store
@@ -91,14 +90,14 @@ class ToolboxParts:
 
 @dataclass(slots=True)
 class _Kept:
-    """What a chat keeps between its steps."""
+    """State of a chat that is kept between its steps."""
 
     workspace: ChatWorkspace
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class WorkspaceToolbox:
-    """One per process."""
+    """The toolbox of a process."""
 
     def __init__(self, parts: ToolboxParts) -> None:
         self._parts = parts
@@ -143,7 +142,7 @@ class WorkspaceToolbox:
             workspace=kept.workspace,
             pool=self._parts.pool,
             skills=() if pinned is None else pinned.skills,
-            found_yard=self._yard(step, kept),
+            found_admin=self._workspace_admin(step, kept),
         )
         return StepTools(
             tools=ToolSet([*tools, *of_workspace], active=active, declared=declared, aliases=registry.ALIASES),
@@ -166,7 +165,7 @@ class WorkspaceToolbox:
             kept.workspace.was_used = False
 
     async def _tools(self, step: Step, pinned: Pinned | None) -> list[Tool]:
-        """A server that cannot start workspaces offers no tool that needs one, so that nobody tries in vain."""
+        """Return the tools. A server that cannot start workspaces offers no tool that needs one."""
         found = list(self._asking)
         if step.meta.workspace_id is not None or await self._parts.can_make():
             found.extend(self._working)
@@ -191,7 +190,7 @@ class WorkspaceToolbox:
         kept.workspace.bind(step.meta.workspace_id)
         return kept
 
-    def _yard(self, step: Step, kept: _Kept) -> WorkspaceAdmin:
+    def _workspace_admin(self, step: Step, kept: _Kept) -> WorkspaceAdmin:
         parts = self._parts
         store = parts.store.as_actor(OwnerActor(step.chat.owner_id))
         return WorkspaceAdmin(store=store, service=parts.service, directory=parts.directory, lock=kept.lock)
@@ -209,7 +208,7 @@ class WorkspaceToolbox:
     # Context
 
     async def _pinned(self, step: Step, kept: _Kept, row: Workspace | None) -> Pinned | None:
-        """What the chat's workspace has told it. With the workspace down, what it told last."""
+        """Return the captured context of the chat's workspace; while the workspace is stopped, the last one."""
         if row is None:
             return None
         try:
@@ -225,7 +224,7 @@ class WorkspaceToolbox:
             return None
 
     async def _agreed(self, step: Step, pinned: Pinned | None) -> frozenset[str]:
-        """The entries of MCP servers that the owner has agreed to; none when nobody can tell."""
+        """Return the MCP server entries that the owner has agreed to; none if that cannot be read."""
         if pinned is None or step.meta.workspace_id is None or not pinned.servers():
             return frozenset()
         try:
@@ -249,9 +248,10 @@ class WorkspaceToolbox:
             log.info("context_not_refreshed", chat_id=step.chat.id, error=str(error))
 
     async def _is_outdated(self, step: Step, row: Workspace, *, has_looked: bool) -> bool:
-        """Whether the pin is replaced unasked: after a restart, and for users who want it at the start of a turn.
+        """Return whether to capture the context again.
 
-        A look at the workspace may just have found what the step's own snapshot of the chat does not know.
+        It is captured after a restart, and at the start of a turn for users who want that. A refresh may just have
+        found what the step's own snapshot of the chat does not contain.
         """
         meta = step.meta
         if meta.context_generation is not None and meta.context_generation < row.generation:
@@ -267,8 +267,11 @@ class WorkspaceToolbox:
 
 
 def _declared(step: Step, mode: Mode) -> tuple[ToolSpec, ...]:
-    """The tools of the chat's client. Chats of older versions may have some with the name of a built-in tool: such a
-    name must not make the built-in one active."""
+    """Return the tools of the chat's client.
+
+    Chats of older versions may have tools with the name of a built-in tool: such a name must not activate the built-in
+    one.
+    """
     return tuple(spec for spec in dynamic_tools(step, mode=mode) if not registry.is_reserved(spec.name))
 
 
@@ -288,7 +291,7 @@ def _block(row: Workspace | None, pinned: Pinned | None, agreed: frozenset[str])
 
 
 def _trace(step: Step, pinned: Pinned | None) -> WorkspaceContext | None:
-    """What the transcript has to say about the pin; None when the newest word about one is about this."""
+    """Return the transcript's note about the captured context; None when the newest note is about the same."""
     if pinned is None:
         return None
     told = step.history.traced

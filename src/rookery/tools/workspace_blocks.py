@@ -1,6 +1,6 @@
-"""What a step is told by its workspace: the pinned instruction files and skills, as blocks of the prompt.
+"""The workspace blocks of a prompt: captured instruction files and skills.
 
-Read from the database and kept in memory by what it is of: a chat whose pin did not change costs no query.
+Read from the database and cached by identity: a chat whose captured context did not change costs no query.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from rookery.telemetry.log import get_logger
 log = get_logger("tools.workspace_blocks")
 
 MAX_CACHE_BYTES = 16 * 1024 * 1024
-# Chosen: what a pin and each of its resources take besides their texts.
+# Chosen: size of a captured context and of each of its resources, besides their texts.
 _BASE_BYTES, _RESOURCE_BYTES = 1024, 1024
-# Of what cannot be used, told to people.
+# Limit of the unusable resources that are listed for the user.
 MAX_PROBLEMS = 10
 MAX_PROBLEM_CHARS = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """`key` changes whenever another pin is in force, `servers_version` whenever its MCP servers have changed."""
+    """A captured context. `key` changes with every new capture, `servers_version` whenever its MCP servers change."""
 
     key: tuple[UUID, int, str]
     resources: tuple[ContextResource, ...]
@@ -47,7 +47,7 @@ class Pinned:
     servers_version: int = 0
 
     def servers(self) -> tuple[ContextResource, ...]:
-        """The MCP servers that an owner may agree to."""
+        """Return the MCP servers that an owner may agree to."""
         return tuple(each for each in self.resources if each.is_server)
 
     def block(self, workspace: Workspace | None, agreed: Collection[str] = ()) -> str:
@@ -65,7 +65,7 @@ class Pinned:
         )
 
     def trace(self) -> WorkspaceContext:
-        """What was pinned, for the transcript: names and sizes, no texts."""
+        """Return what was captured, for the transcript: names and sizes, no texts."""
         files = [
             ContextFile(each.source, each.size, each.hash, each.status == "truncated")
             for each in self.resources
@@ -77,7 +77,7 @@ class Pinned:
         )
 
     def problems(self) -> str:
-        """What the workspace offers and cannot be used, for people; nothing when all of it can."""
+        """Return the unusable resources of the workspace as a text for the user; empty when all can be used."""
         found = [each for each in self.resources if each.error and each.status not in ("ok", "truncated")]
         lines = [f"- {_line(each.source)}: {_line(each.error or '')}" for each in found[:MAX_PROBLEMS]]
         if len(found) > len(lines):
@@ -89,7 +89,7 @@ class Pinned:
 
 
 class Pins:
-    """The pins of the chats this process works on."""
+    """The captured contexts of the chats this process works on."""
 
     def __init__(self, pool: asyncpg.Pool, *, clock: Clock | None = None) -> None:
         self._pool = pool
@@ -98,14 +98,14 @@ class Pins:
         )
 
     async def load(self, chat_id: ChatId, meta: ChatMeta) -> Pinned | None:
-        """The pin that the step's own snapshot of the chat names."""
+        """Return the captured context that the step's own snapshot of the chat names."""
         if not meta.has_pin or meta.workspace_id is None or meta.context_hash is None:
             return None
         key = meta.workspace_id, meta.context_generation or 0, meta.context_hash
         return await self._load(chat_id, key, meta.context_servers)
 
     async def load_newest(self, chat_id: ChatId) -> Pinned | None:
-        """The pin as it is now, after somebody wrote it."""
+        """Return the captured context as it is now, after it was written."""
         async with self._pool.acquire() as conn:
             pin = await context.read_pin(conn, chat_id)
         if pin.hash is None or pin.workspace_id is None or pin.pinned_workspace_id != pin.workspace_id:
@@ -119,14 +119,14 @@ class Pins:
         async with self._pool.acquire() as conn:
             resources = tuple(await context.list_resources(conn, chat_id))
         pinned = Pinned(key, resources, skill_files(resources), servers)
-        # The texts are there twice: as resources, and as the skills made of them.
+        # The texts are held twice: as resources, and as the skills made of them.
         size = sum(_RESOURCE_BYTES + 2 * getsizeof(each.body or "") for each in resources)
         self.entries.keep(chat_id, pinned, size_bytes=_BASE_BYTES + size)
         return pinned
 
 
 def _line(text: str) -> str:
-    """Words of a stranger, in one line."""
+    """Return untrusted text on one line."""
     return " ".join(prompt_text.clean(text).split())[:MAX_PROBLEM_CHARS]
 
 
@@ -135,7 +135,7 @@ def _key(pin: Pin, workspace_id: UUID, found: str) -> tuple[UUID, int, str]:
 
 
 def skill_files(resources: Sequence[ContextResource]) -> tuple[SkillFile, ...]:
-    """The skills among the resources that can be used. Rows that cannot be read are left out, and counted."""
+    """Return the skills among the usable resources. Unreadable rows are left out, and counted."""
     found = [each for each in resources if each.kind == "skill" and each.name and each.body]
     usable = [
         SkillFile(

@@ -1,7 +1,7 @@
-"""create_workspace, start_workspace, stop_workspace: the life of the workspace a chat is bound to.
+"""create_workspace, start_workspace, stop_workspace: the lifecycle of the workspace a chat is bound to.
 
-Calls of one chat go one after the other; what other chats, people and the idle stop do meanwhile is ordered by the
-workspace's own lock in the database. A workspace that once ran is never abandoned without being told to.
+Calls of one chat run one after the other. Concurrent actions of other chats, users and the idle stop are ordered by the
+workspace's own lock in the database. A workspace that has run is never abandoned without a request.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rookery.store.workspaces.operations import Operation, OperationState, Reaso
 from rookery.store.workspaces.requests import NodeOffline, OperationInProgress, Requested, WorkspaceQuotaExceeded
 from rookery.store.workspaces.workspaces import AgentState, Status, Workspace, is_name
 from rookery.tools.operation_tail import OperationTail
-from rookery.tools.step_workspace import Refused, StepContext, ask_agent, make_tool, turn_of
+from rookery.tools.step_workspace import Refused, StepContext, ask_agent, make_tool, step_of
 from rookery.tools.templates import no_template
 from rookery.workspaces.connection import SILENT
 from rookery.workspaces.drivers.protocol import DriverError
@@ -30,7 +30,7 @@ from rookery.workspaces.template_problems import ParametersInvalid
 OPERATION_SECONDS = 600.0
 AGENT_SECONDS = 120.0
 SCRIPT_SECONDS = 600.0
-# Chosen: a failing installation says what it lacks in its last lines.
+# Chosen: a failing installation reports what it lacks in its last lines.
 LAST_WORDS_CHARS = 2000
 # All waits of one call, and the requests around them.
 DEADLINE_SECONDS = OPERATION_SECONDS * 2 + AGENT_SECONDS + SCRIPT_SECONDS + 60.0
@@ -55,7 +55,7 @@ class StopWorkspace(msgspec.Struct):
 
 
 class Failed(Refused):
-    """A refusal with more to it than words."""
+    """A refusal with a structured result."""
 
     def __init__(self, value: dict[str, Any]) -> None:
         super().__init__(value["error"])
@@ -94,7 +94,7 @@ def tools() -> list[Tool]:
 
 
 async def create_workspace(ctx: ToolContext, given: CreateWorkspace) -> ToolOutput:
-    turn = turn_of(ctx)
+    turn = step_of(ctx)
     own_id = uuid5(ctx.replay_token, "workspace")
     async with turn.admin.lock:
         bound = await _find_bound(turn)
@@ -142,7 +142,7 @@ async def _requested(
     except AlreadyExists:
         if name is None:
             raise
-        # Taken: the model is better served by a workspace than by a discussion of names.
+        # The name is taken. Making the workspace under another name serves the model better than a refusal.
         return await _requested(turn, given, template, None, workspace_id)
     except Missing as error:
         raise no_template(template) from error
@@ -151,14 +151,14 @@ async def _requested(
 
 
 async def start_workspace(ctx: ToolContext, given: StartWorkspace) -> ToolOutput:
-    turn = turn_of(ctx)
+    turn = step_of(ctx)
     async with turn.admin.lock:
         return await _given(_start(ctx, turn, given))
 
 
 async def _start(ctx: ToolContext, turn: StepContext, given: StartWorkspace) -> dict[str, Any]:
     bound = await _require_bound(turn)
-    # A stop that is under way is waited for; after it, the workspace can be started.
+    # Wait for a stop that is in progress; the workspace can be started after it.
     if (open_operation := await turn.admin.service.find_open_operation(bound.id)) is not None:
         bound = _alive(await _waited(ctx, turn, bound, open_operation, must_succeed=open_operation.is_start))
         if open_operation.is_start:
@@ -184,7 +184,7 @@ async def _started(turn: StepContext, workspace: Workspace, operation: Operation
 
 
 async def stop_workspace(ctx: ToolContext, given: StopWorkspace) -> ToolOutput:
-    turn = turn_of(ctx)
+    turn = step_of(ctx)
     async with turn.admin.lock:
         return await _given(_stop(ctx, turn))
 
@@ -193,7 +193,7 @@ async def _stop(ctx: ToolContext, turn: StepContext) -> dict[str, Any]:
     bound = await _require_bound(turn)
     service, store = turn.admin.service, turn.admin.store
     if (open_operation := await service.find_open_operation(bound.id)) is not None:
-        # The fresh row decides, not how that went.
+        # The current row decides, not the outcome of the operation.
         bound = _alive(await _waited(ctx, turn, bound, open_operation, must_succeed=False))
     if bound.status == Status.STOPPED:
         return {"stopped": True, "no_operation": True, "workspace_name": bound.name}
@@ -203,7 +203,7 @@ async def _stop(ctx: ToolContext, turn: StepContext) -> dict[str, Any]:
     return value | ({"no_operation": True} if made.operation is None else {"operation_id": str(made.operation.id)})
 
 
-# Waiting
+# Waits
 
 
 async def _waited(
@@ -214,7 +214,7 @@ async def _waited(
     *,
     must_succeed: bool = True,
 ) -> Workspace:
-    """The workspace when the operation is over; `Failed` when it failed or took too long."""
+    """Return the workspace when the operation is over. Raises `Failed` when it failed or took too long."""
     if operation is None:
         return workspace
     async with OperationTail(ctx, turn.admin.store, operation.id):
@@ -230,7 +230,7 @@ async def _waited(
 
 
 async def _ready(turn: StepContext, workspace: Workspace) -> dict[str, Any]:
-    """Wait for the startup script. What is wrong with it is said and no error: the workspace is there."""
+    """Wait for the startup script. A failing script is reported but is no error: the workspace is usable."""
     ready = await turn.admin.service.wait_ready(workspace.id, seconds=AGENT_SECONDS + SCRIPT_SECONDS)
     turn.workspace.bind(workspace.id)
     warning = {} if ready.disk_warning is None else {"warning": f"{ready.disk_warning} Delete what is not needed."}
@@ -241,7 +241,7 @@ async def _ready(turn: StepContext, workspace: Workspace) -> dict[str, Any]:
 
 
 async def _last_words(turn: StepContext) -> dict[str, Any]:
-    """The end of what the startup script said: why it failed is nowhere in the workspace for a model to look up."""
+    """Return the end of the startup script's output: the model cannot find the reason of a failure in the workspace."""
     try:
         said = (await ask_agent(turn.workspace, lambda conn: conn.script_log())).output.strip()
     except WorkspaceError:
@@ -263,7 +263,7 @@ def _how_it_went(ready: Workspace) -> dict[str, Any]:
 
 
 async def _given(making: Any) -> ToolOutput:
-    """The result, or what went wrong in the form the design gives it."""
+    """Return the result, or the failure in the documented form."""
     try:
         return ToolOutput(await making)
     except Failed as error:
@@ -289,7 +289,7 @@ async def _given(making: Any) -> ToolOutput:
 
 
 async def _find_bound(turn: StepContext) -> Workspace | None:
-    """The chat's workspace as it is now, not as the step began."""
+    """Return the chat's workspace as it is now, not as it was at the start of the step."""
     workspace_id = await turn.admin.directory.find_binding(turn.chat_id)
     return None if workspace_id is None else await turn.admin.service.find_workspace(workspace_id)
 
@@ -312,7 +312,7 @@ def _is_replaceable(bound: Workspace) -> bool:
 
 
 async def _told(ctx: ToolContext, turn: StepContext, bound: Workspace) -> ToolOutput | None:
-    """The chat has a workspace that is not given up: how it stands, and what to do. None when it was being deleted."""
+    """Return the state of the chat's existing workspace and what to do. None when it was being deleted."""
     service = turn.admin.service
     value: dict[str, Any] = {"created": False, "workspace_name": bound.name, "workspace_id": str(bound.id)}
     if (open_operation := await service.find_open_operation(bound.id)) is not None:

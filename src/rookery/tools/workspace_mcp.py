@@ -1,7 +1,7 @@
-"""Tools of MCP servers that the workspace itself names (tools.md, "Workspace servers"), called through its agent.
+"""Tools of MCP servers that the workspace itself declares, called through its agent.
 
-Names and definitions come from the pinned context, so a chat keeps its tools as it keeps its instructions. Everything
-about them was written by a stranger: names are made safe, definitions are bounded, results are text or one picture.
+Names and definitions come from the captured context, so a chat keeps its tools as it keeps its instructions. All of it
+is untrusted: names are sanitized, definitions are bounded, results are text or one picture.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rookery.domain.chat import approvals, parts
 from rookery.domain.chat.mcp_consent import Entry
 from rookery.loop.tool import Media, Replay, ToolCall, ToolContext, ToolOutput, ToolSource, ToolSpec, object_schema
 from rookery.store.workspaces.context import ContextResource
-from rookery.tools.step_workspace import Refused, ask_agent, turn_of
+from rookery.tools.step_workspace import Refused, ask_agent, step_of
 from rookery.workspaces.agent_client import MCP_SECONDS
 from rookery.workspaces.agent_messages import McpResult
 from rookery.workspaces.errors import WorkspaceError
@@ -30,7 +30,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class WorkspaceMcpTool:
-    """One tool of the server that an owner has agreed to; `tool` is the name that its server knows."""
+    """One tool of a server that the owner has agreed to; `tool` is its name on its server."""
 
     def __init__(self, spec: ToolSpec, entry: Entry, tool: str, may_run: MayRun) -> None:
         self._spec = spec
@@ -45,12 +45,12 @@ class WorkspaceMcpTool:
     async def run(self, ctx: ToolContext, call: ToolCall) -> ToolOutput:
         given = parts.json_value(call.input)
         arguments = given if isinstance(given, dict) else {}
-        # The owner may have taken the answer back since the step began.
+        # The owner may have withdrawn the consent since the step began.
         if not await self._may_run(self._entry):
             return ToolOutput(WITHDRAWN.format(name=self._entry.name), is_error=True)
         try:
             result = await ask_agent(
-                turn_of(ctx).workspace,
+                step_of(ctx).workspace,
                 lambda conn: conn.call_mcp_tool(self._entry, self._tool, arguments, key=ctx.replay_token),
             )
         except (Refused, WorkspaceError) as error:
@@ -59,9 +59,9 @@ class WorkspaceMcpTool:
 
 
 def tools(resources: Iterable[ContextResource], agreed: Collection[str], may_run: MayRun) -> list[WorkspaceMcpTool]:
-    """The tools of the servers among the resources, by name, as far as their entries are `agreed` (by hash).
+    """Return the tools of the servers among the resources, by name, if their entries are `agreed` (by hash).
 
-    `may_run` says so again before each call.
+    `may_run` checks the consent again before each call.
     """
     offered = [
         (each.entry, definition)
@@ -92,7 +92,7 @@ def tools(resources: Iterable[ContextResource], agreed: Collection[str], may_run
 
 
 def _name(server: str, tool: str, taken: set[str]) -> str:
-    """Both made safe and joined; one that is taken gets a number."""
+    """Return both names, sanitized and joined; a name that is taken gets a number."""
     base = f"{_UNSAFE.sub('_', server)}__{_UNSAFE.sub('_', tool)}"[:MAX_NAME]
     name, number = base, 1
     while name in taken:
@@ -104,7 +104,7 @@ def _name(server: str, tool: str, taken: set[str]) -> str:
 
 
 def as_output(result: McpResult) -> ToolOutput:
-    """All texts together; a picture only where there is no text."""
+    """Return all texts together; a picture only if there is no text."""
     texts = [text for each in result.content if (text := _text_of(each))]
     if result.structured is not None and not texts:
         texts.append(json.dumps(result.structured, ensure_ascii=False))

@@ -108,7 +108,7 @@ class Ledger:
         finally:
             self._is_writing = False
             if lost := len(self._waiting) + (row is not None):
-                log.warning("usage_not_recorded", rows=lost, reason="The process ends, or the database is away.")
+                log.warning("usage_not_recorded", rows=lost, reason="The process is stopping, or has no database.")
 
     async def _write(self, row: Entry) -> None:
         delay = self._config.task_backoff_seconds

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 log = get_logger("worker.compaction")
 
-NOT_STORED = "The summary was made, and could not be stored. It is made again."
+NOT_STORED = "The summary could not be stored. It will be made again."
 
 
 class CompactionAct:
@@ -89,7 +89,7 @@ class CompactionAct:
             )
             try:
                 with acts.metered(asked, meter, Purpose.COMPACTION):
-                    outcome = await compaction.summarise(asked.model, call, setup)
+                    outcome = await compaction.summarize(asked.model, call, setup)
             except (CallFailed, StepFailed) as error:
                 is_late = isinstance(error, CallFailed) and error.error.kind is ErrorKind.TIMEOUT
                 self._count_failure(asked, decision, error, result="timeout" if is_late else "error")
@@ -106,10 +106,10 @@ class CompactionAct:
         return None
 
     async def _carry(self, decision: Compact, summary: str, *, fixed_bytes: int) -> Carried:
-        """Return the user's message that began the turn: whole if the model can read it, else its ends and the path
-        of the rest.
+        """Return the user's message that began the turn, cut to its ends if the model cannot read all of it.
 
-        A chat at rest has nothing to carry: its messages are answered.
+        The full text of a cut message is stored, and its path is included. A chat at rest has nothing to carry: its
+        messages are answered.
         """
         if decision.source is Source.MANUAL and not decision.resume:
             return Carried()
@@ -122,7 +122,7 @@ class CompactionAct:
         for cut in fitted.cuts:
             name = f"message_{self._acts.turn_id() or 0}_{cut.place}"
             token = uuid5(self._step.chat.id, name)
-            if (path := await self._prepared.turn_tools.keep_result(name, token, ToolOutput(cut.text))) is not None:
+            if (path := await self._prepared.step_tools.keep_result(name, token, ToolOutput(cut.text))) is not None:
                 kept[cut.place] = path
         carried = fitted.with_cuts(kept)
         if self._kept_summary(decision) is not None and not self._is_shorter(boundary_parts(summary, carried)):

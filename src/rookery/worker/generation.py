@@ -194,7 +194,7 @@ class GenerationWork:
             await handle.wait(self._config.prepare_backoff_seconds * 2 ** (tries - 1), "prepare-retry")
 
     async def _judged(self, handle: TaskHandle, prepared: Prepared, past: History) -> Judged:
-        tools = prepared.turn_tools.tools
+        tools = prepared.step_tools.tools
         return await handle.read(lambda: approval_gate.judge(self._parts.pool, prepared.step, past, tools))
 
     def _decide(self, prepared: Prepared, past: History, judged: Judged) -> Decision:

@@ -105,7 +105,7 @@ class Prepared:
     mode: Mode
     asked: Asked
     write_prompt: Callable[[], Awaitable[Prompt]]
-    turn_tools: StepTools
+    step_tools: StepTools
     assessment: Assessment
     summary: Choice
     max_steps: int
@@ -116,7 +116,7 @@ class Prepared:
 
     @property
     def rules(self) -> Rules:
-        tools = self.turn_tools.tools
+        tools = self.step_tools.tools
         stops = decision.stop_after_tools(self.mode, is_root=self.step.chat.is_root)
         return Rules(
             dynamic_tools=tools.dynamic_names,
@@ -142,7 +142,7 @@ class Prepared:
             asked.ready,
             asked.model,
             prompt=told,
-            tools=self.turn_tools.tools.definitions(),
+            tools=self.step_tools.tools.definitions(),
             purpose=purpose,
             effort=asked.effort,
             may_search=self.mode is not Mode.PLAN,
@@ -201,20 +201,20 @@ class Preparer:
                 chosen = group.create_task(self._summary_choice(step, asked.ready))
                 threshold = group.create_task(self._threshold(step, asked.ready))
                 # Not in its own task: a connection must be closed by the task that opened it.
-                turn_tools = await self._open_tools(step, mode, stack)
+                step_tools = await self._open_tools(step, mode, stack)
         except ExceptionGroup as group_error:
             raise group_error.exceptions[0] from group_error
         stored, (summary, summary_limit) = loaded.result(), chosen.result()
         context = TurnContext(
             is_subagent=not chat.is_root,
-            subagent_instruction=turn_tools.subagent_instruction,
-            workspace_context=turn_tools.workspace_context,
-            skills=turn_tools.skills,
+            subagent_instruction=step_tools.subagent_instruction,
+            workspace_context=step_tools.workspace_context,
+            skills=step_tools.skills,
             user_prompt=said.result(),
             mode=mode,
             plan_instructions=planned.result(),
-            has_advisor=turn_tools.has_advisor,
-            tools=turn_tools.tools.active,
+            has_advisor=step_tools.has_advisor,
+            tools=step_tools.tools.active,
         )
         rows = assessed_rows(step.history)
         limit = compaction.effective_limit(asked.windows.effective, summary_limit)
@@ -223,8 +223,8 @@ class Preparer:
             step=step,
             mode=mode,
             asked=asked,
-            write_prompt=lambda: self._prompt(step, asked, stored, turn_blocks, turn_tools),
-            turn_tools=turn_tools,
+            write_prompt=lambda: self._prompt(step, asked, stored, turn_blocks, step_tools),
+            step_tools=step_tools,
             assessment=compaction.assess(rows, files=stored, threshold_percent=threshold.result(), limit_tokens=limit),
             summary=summary,
             max_steps=self._max_steps,
@@ -356,7 +356,7 @@ class Preparer:
         asked: Asked,
         stored: Mapping[UUID, StoredFile],
         turn_blocks: tuple[str, ...],
-        turn_tools: StepTools,
+        step_tools: StepTools,
     ) -> Prompt:
         ready, rows, chat_id = asked.ready, step.history.prompt, step.chat.id
         max_image = _ANTHROPIC_IMAGE_BYTES if ready.provider.type in _ANTHROPIC_TYPES else None
@@ -369,7 +369,7 @@ class Preparer:
 
         def build() -> Prompt:
             builder.add(rows, writers=writers, files=stored)
-            return builder.prompt(turn_blocks, plan_path=turn_tools.plan_path, tools=turn_tools.tools.active)
+            return builder.prompt(turn_blocks, plan_path=step_tools.plan_path, tools=step_tools.tools.active)
 
         told = await asyncio.to_thread(build) if _is_long(rows[len(builder) :]) else build()
         self._prompts.keep(chat_id, builder, history_bytes=step.history.size_bytes)

@@ -61,10 +61,10 @@ AfterCommit = Callable[[Tx, StepCommitted], Awaitable[None]]
 
 ATTEMPTS_USED = LastError(
     kind=str(ErrorKind.GENERIC),
-    message="This step was tried as often as a step may be, and never came to its end. Send a message to try again.",
+    message="The step did not finish within the allowed number of attempts. Send a message to try again.",
     retryable=False,
 )
-_EMPTY = Classified(kind=ErrorKind.GENERIC, message="The model answered without saying anything.", retryable=True)
+_EMPTY = Classified(kind=ErrorKind.GENERIC, message="The model returned an empty answer.", retryable=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +127,7 @@ class StepActions:
                 return
             rows = assistant_rows(
                 outcome,
-                tools=self.prepared.turn_tools.tools,
+                tools=self.prepared.step_tools.tools,
                 model_config_id=asked.ready.config.id,
                 at=self.parts.clock.now(),
                 cost_micros=cost.cost_micros(outcome.usage, asked.prices),
@@ -136,7 +136,7 @@ class StepActions:
                 rows = (notice_row(Text(stand_in.notice)), *rows)
             if told is not None and not self._was_told(told):
                 rows = (notice_row(Text(told)), *rows)
-            rows = (*self.prepared.turn_tools.opening(), *rows)
+            rows = (*self.prepared.step_tools.opening(), *rows)
             await commit_shield.to_the_end(self._commit_answer(asked, rows, self._entry(asked, outcome), outcome.usage))
 
     async def take_refusal(self, failure: Classified) -> bool:
@@ -205,7 +205,7 @@ class StepActions:
             clock=parts.clock,
             new_id=parts.new_id,
             config=parts.loop,
-            tools=self.prepared.turn_tools.tools,
+            tools=self.prepared.step_tools.tools,
             context_limit=asked.windows.effective,
             allow_pause=self.history.pauses < parts.loop.max_pauses,
             meter=meter,
@@ -244,7 +244,7 @@ class StepActions:
         async with self.attempting() as episode:
             setup = BatchSetup(
                 chat_id=self._step.chat.id,
-                tools=prepared.turn_tools.tools,
+                tools=prepared.step_tools.tools,
                 publish=_publisher(episode),
                 clock=parts.clock,
                 ledger=ToolLedger(parts.pool, handle.input.fence(attempt=self.attempt)),
@@ -252,14 +252,14 @@ class StepActions:
                 config=parts.loop,
                 context_limit=prepared.context_limit,
                 cancellation=handle.cancellation,
-                services=prepared.turn_tools.services,
+                services=prepared.step_tools.services,
                 owner_id=self._step.chat.owner_id,
                 turn_id=self.turn_id(),
                 new_id=parts.new_id,
                 on_progress=handle.tool_progress,
                 refused=decision.refused,
                 stats=parts.tool_stats,
-                keep_result=prepared.turn_tools.keep_result,
+                keep_result=prepared.step_tools.keep_result,
             )
             results = await handle.run_tools(lambda: execute_batch(pending, setup))
             await self._commit(tool_rows(results, model_config_id=prepared.asked.ready.config.id))
@@ -353,7 +353,7 @@ class StepActions:
         step = self._step
         self._turn_ended(reason)
         self.parts.effects.turn_finished(chat, step.meta, step.history, reason=reason, is_promoted=is_promoted)
-        if (ended := self.prepared.turn_tools.on_turn_end) is not None:
+        if (ended := self.prepared.step_tools.on_turn_end) is not None:
             self.parts.effects.tools_ended(ended)
 
     def _turn_ended(self, outcome: str) -> None:

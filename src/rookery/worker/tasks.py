@@ -463,7 +463,7 @@ class TaskLoop:
             if waits.cancelling():
                 raise
             # A library raised a cancellation inside our task; the task itself was not cancelled.
-            log.warning("task_retry", error="A call inside was cancelled by itself.")
+            log.warning("task_retry", error="A library call was cancelled, but not this task.")
             return False
         except Exception as error:
             if not record.is_cancelled:
