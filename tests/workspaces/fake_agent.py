@@ -1,4 +1,4 @@
-"""An agent that does what a test says, on a real socket: slow, silent, broken, lying."""
+"""A scripted agent on a real socket: slow, silent, broken, lying."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass
 class FakeAgent:
-    """`answers` by path win over the default health; `requests` is what was asked for."""
+    """`answers` by path take precedence over the default health; `requests` are the received requests."""
 
     path: str
     generation: int = 1

@@ -1,7 +1,7 @@
 """A driver whose sandboxes are files in a folder and sockets in this process, for tests of operations.
 
-It keeps the promises of the protocol: actions are idempotent, what a cancelled start leaves is found by a stop. Several
-of them may share one folder, as the replicas of a node do.
+It follows the driver contract: actions are idempotent, and a stop finds what a canceled start leaves. Several of them
+may share one folder, as the replicas of a node do.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class FakeDriver:
     scanned: asyncio.Event = field(default_factory=asyncio.Event)
     printed: str = ""  # by the startup script
     context: dict[str, Any] = field(default_factory=lambda: {"version": 0, "hash": "", "resources": []})
-    ran: list[list[str]] = field(default_factory=list)  # the MCP servers that it was told to run, each time
+    ran: list[list[str]] = field(default_factory=list)  # the MCP servers that it was asked to run, each time
     context_changed: asyncio.Event = field(default_factory=asyncio.Event)
-    polled: asyncio.Event = field(default_factory=asyncio.Event)  # somebody waits for a change of the context
-    secrets: list[dict[str, str]] = field(default_factory=list)  # as they were handed over
-    given: set[tuple[str, int]] = field(default_factory=set)  # starts that have theirs
-    floods: bool = False  # answers every request with interim answers, without end
+    polled: asyncio.Event = field(default_factory=asyncio.Event)  # set when a request waits for a change of the context
+    secrets: list[dict[str, str]] = field(default_factory=list)  # as they were received
+    given: set[tuple[str, int]] = field(default_factory=set)  # starts that have received theirs
+    floods: bool = False  # sends interim responses to every request, without end
     fails: DriverError | None = None
     starts: list[WorkspaceSpec] = field(default_factory=list)
     stops: list[tuple[str, int]] = field(default_factory=list)
@@ -51,7 +51,7 @@ class FakeDriver:
         self.starts.append(ws)
         self.is_starting.set()
         log("the driver begins")
-        # As a real one: there is something before anything answers.
+        # Like a real driver: a record exists before the agent responds.
         self._row(ws.id).write_text(json.dumps({"generation": ws.generation, "token": ws.token}))
         (self.folder / f"{ws.id}.home").mkdir(exist_ok=True)
         await self.gate.wait()
@@ -158,14 +158,14 @@ class FakeDriver:
         self._agents[ws.id] = runner
 
     def tell(self, text: str) -> None:
-        """The project's instructions are these from now on."""
+        """Set the project's instructions."""
         resource = {"kind": "instruction_file", "source": "/p/AGENTS.md", "body": text, "size": len(text)}
         version = self.context["version"] + 1
         self.context = {"version": version, "hash": f"h{version}", "resources": [resource]}
         self.context_changed.set()
 
     def name_servers(self, *entries: dict[str, Any]) -> None:
-        """Files of the workspace name these MCP servers from now on; none of them runs."""
+        """Set the MCP servers that files of the workspace name; none of them runs."""
         self._tell_servers([{**each, "env": sorted(each["env"])} for each in entries], [])
 
     def _run_servers(self, body: dict[str, Any]) -> web.Response:
@@ -197,7 +197,7 @@ class FakeDriver:
         return web.Response(status=304) if after == self.context["version"] else web.json_response(self.context)
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
-        """The repositories now, and again after every scan."""
+        """Send the repositories now, and again after every scan."""
         response = web.StreamResponse()
         await response.prepare(request)
         while True:

@@ -1,4 +1,4 @@
-"""The interpreters of this machine that workspaces may have."""
+"""The Python interpreters of this machine that workspaces may use."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ OLDEST, NEWEST = 9, 15
 
 
 def find() -> list[str]:
-    """Every Python here that the agent promises to run on, one of each version, oldest first; that of the tests is
-    always there, and last."""
+    """Return one Python of each version here that the agent supports, oldest first; that of the tests is always
+    included, and last.
+    """
     places = [Path(name) for name in os.environ.get("PATH", "").split(os.pathsep)]
     places += sorted(Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")).glob("versions/*/bin"))
     found: dict[str, str] = {}

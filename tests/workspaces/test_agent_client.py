@@ -1,4 +1,4 @@
-"""The client of a workspace agent: what it sends, what it takes, and what an agent cannot do to it."""
+"""The client of a workspace agent: its requests, accepted responses, and protection from hostile agents."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def test_effects_carry_their_key_and_reads_do_not() -> None:
 
 
 class Tunnel(UnixPath):
-    """One that leads nowhere until it was prepared so often."""
+    """A tunnel that fails until it was prepared this often."""
 
     def __init__(self, path: str, *, after: int) -> None:
         super().__init__(f"{path}.lost")
@@ -82,7 +82,7 @@ async def test_tunnel_that_was_lost_is_opened_again_for_the_request_that_finds_o
         tunnel = Tunnel(agent.path, after=2)
         http = AgentHttp(tunnel, token="secret", generation=1, clock=SystemClock())
 
-        # Without a key: nothing of it was sent the first time.
+        # Without a key: no byte of it was sent the first time.
         started = await AgentConn(http).start_process(StartProcess(command="true"))
         await http.close()
 
@@ -132,7 +132,7 @@ async def test_file_is_never_longer_than_asked_for() -> None:
     [
         *(b"", b"nonsense", b"[]", b"\xff", b"[" * 100_000),
         *(b'{"generation": "x", "api": 1}', b'{"api": 1, "generation": 1, "home": 5}'),
-        # What no column of the database takes.
+        # Values that no database column accepts.
         b'{"api": 1, "generation": 1, "os": "a\\u0000b"}',
         b'{"api": 1, "generation": 1, "arch": "\\ud800"}',
         b'{"api": 1, "generation": 1, "startup_exit_code": 99999999999}',
@@ -192,7 +192,7 @@ async def test_agent_that_was_replaced_gets_an_error_for_an_answer_whatever_it_s
         await http.close()
         server.close()
 
-    # Not by the time that it takes: what does not fit is known at once.
+    # Not by a timeout: a response that does not fit is detected immediately.
     assert not getattr(caught.value, "timed_out", False)
     assert folder not in str(caught.value)
 
@@ -383,7 +383,7 @@ async def endless(request: web.Request) -> web.StreamResponse:
 
 
 class breaking:
-    """Drops the connection so many times instead of answering."""
+    """Drops the connection this many times instead of responding."""
 
     def __init__(self, times: int) -> None:
         self.left = times

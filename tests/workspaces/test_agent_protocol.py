@@ -1,4 +1,4 @@
-"""Agents that flood, drip and stall: what they cost the server, and what becomes of them."""
+"""Agents that flood, drip and stall: their cost for the server, and how they are cut off."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Hostile = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 
 
 class Agent:
-    """What a test has of an agent that is served by `hostile`."""
+    """An agent served by `hostile`, as a test sees it."""
 
     def __init__(self, path: str) -> None:
         self.reasons: list[str] = []
@@ -70,7 +70,7 @@ async def served(hostile: Hostile) -> AsyncIterator[Agent]:
         finally:
             await agent.http.close()
             server.close()
-            # They hear that the server has left.
+            # They notice that the server has left.
             await asyncio.gather(*open_ones)
 
 
@@ -149,7 +149,7 @@ async def test_body_in_tiny_chunks_takes_no_more_than_a_share_of_the_loop(monkey
 
 
 async def test_pieces_arrive_whole_and_in_order_whatever_their_size() -> None:
-    body = bytes(range(256)) * 4096  # a mebibyte, more than the server parses at once
+    body = bytes(range(256)) * 4096  # a mebibyte, more than the server parses in one piece
 
     async with served(says(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))) as agent:
         assert await agent.conn.read_bytes("/x", max_bytes=2 * len(body)) == body
@@ -178,7 +178,7 @@ async def test_slow_reader_of_a_large_body_gets_all_of_it() -> None:
 
 
 async def test_reader_that_is_slow_while_the_share_is_used_up_still_gets_all_of_it() -> None:
-    """The reader's pause and that of the share may end in either order."""
+    """The pauses of the reader and of the share may end in either order."""
     body = b"abc" * 400_000
 
     async with served(says(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))) as agent:

@@ -1,4 +1,6 @@
-"""How a turn gets its connection: who is called, what is noticed on the way, and what the model reads otherwise."""
+"""The connection of a chat to its workspace: which agent is dialed, which changes are noticed, and the errors a model
+reads.
+"""
 
 from __future__ import annotations
 

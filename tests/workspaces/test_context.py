@@ -1,4 +1,4 @@
-"""What a workspace tells its chats: from the agent's answer to the pin, in every order of events."""
+"""Workspace context: from the agent's report to the captured context of chats, in every order of events."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Told:
         self.hints.extend(hints)
 
     def contexts(self) -> list[UUID]:
-        """Chats whose watchers were told that their context is another, or not the newest any more."""
+        """Return the chats whose watchers were notified that their context changed or is outdated."""
         marks = [hint for hint in self.hints if isinstance(hint, WatchHint)]
         return [hint.chat_id for hint in marks if hint.kind is WatchKind.CONTEXT]
 

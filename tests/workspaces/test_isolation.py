@@ -1,4 +1,4 @@
-"""The check of a machine's walls: it finds none open where all are closed, and says which one is open."""
+"""The isolation check of a machine: it reports no open boundary where all are closed, and names an open one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.workspaces.drivers.driver_rig import known_machine
 @pytest.fixture
 def config() -> Iterator[LocalConfig]:
     known_machine()
-    # Below /tmp: the users of workspaces must be able to reach it, and the address of a socket is short.
+    # Below /tmp: the users of workspaces must be able to reach it, and socket addresses must be short.
     with tempfile.TemporaryDirectory(prefix="rki") as directory:
         Path(directory).chmod(0o755)
         yield LocalConfig(data_dir=Path(directory))

@@ -1,4 +1,4 @@
-"""The names of networks: what is read, what is lowered, and which ports no exemption opens."""
+"""The names of networks: parsing, capping, and the ports that no exemption opens."""
 
 from __future__ import annotations
 

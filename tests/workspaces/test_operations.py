@@ -1,4 +1,4 @@
-"""The life of workspaces: operations, races between them, replicas that die, quotas (workspaces.md, "Acceptance")."""
+"""The lifecycle of workspaces: operations, races between them, replicas that die, quotas."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_workspace_is_made_started_stopped_and_deleted(rig: WorkspacesRig)
 
 
 async def test_log_of_an_operation_has_the_words_of_the_driver(rig: WorkspacesRig) -> None:
-    """All of them with the end of the operation, when whoever follows it leaves; those of a short script too."""
+    """All lines are there at the end of the operation, when followers stop reading; those of a short script too."""
     replica, driver = rig.replica()
     driver.printed = "installing\n"
     await rig.run(replica)
@@ -140,7 +140,7 @@ async def test_start_that_a_dead_replica_left_is_finished_by_another(rig: Worksp
     await rig.run(second)
     running = await rig.settled(made, "running")
 
-    assert running.generation == 1  # the same start, so an agent that is up already is found
+    assert running.generation == 1  # the same boot, so a running agent is found
     assert dying.starts[0].token == driver.starts[0].token
     assert len(await driver.list_running()) == 1
 
@@ -206,7 +206,7 @@ async def test_replica_of_another_node_leaves_local_workspaces_alone(rig: Worksp
 
 async def test_failure_of_the_driver_fails_the_workspace_and_can_be_started_again(rig: WorkspacesRig) -> None:
     replica, driver = rig.replica()
-    # It quotes what another machine said, where anything can be.
+    # It quotes the output of another machine, which may contain anything.
     driver.fails = DriverError("sandbox_failed", "There is no room\0 \ud800.")
     await rig.run(replica)
     made = await rig.create(replica)

@@ -1,4 +1,4 @@
-"""Resolving parameters: the order of their sources, and every rule at once."""
+"""Resolving parameters: the order of their sources, and all rules together."""
 
 from __future__ import annotations
 

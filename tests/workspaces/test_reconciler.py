@@ -1,4 +1,4 @@
-"""Rows and sandboxes agree: adoption, dead agents, strays, silence, and workspaces that nobody uses."""
+"""Reconciling rows and sandboxes: adoption, dead agents, strays, silence, and unused workspaces."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def test_stray_that_cannot_be_stopped_keeps_nobody_from_being_looked_after
 
 
 async def test_agents_are_looked_at_side_by_side(rig: WorkspacesRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that does not answer takes seconds; others must not wait for it."""
+    """An agent that does not respond takes seconds; others must not wait for it."""
     replica, _ = await started(rig)
     for _ in range(2):
         await rig.running(replica)
@@ -314,7 +314,7 @@ async def test_rounds_come_every_half_minute_and_begin_at_once(database_url: str
         task = asyncio.create_task(replica.reconciler.run())
         try:
             await until(lambda: rounds == 1, timeout=30)
-            # The round is not over when it has looked: time must not pass before it sleeps again.
+            # The round is not over after the probes: time must not pass before it sleeps again.
             await clock.until_waiting("reconcile")
             await clock.advance(30)
             await until(lambda: rounds == 2, timeout=30)
@@ -340,5 +340,5 @@ async def test_disk_that_is_nearly_full_is_told_until_there_is_room(rig: Workspa
     assert rig.wire.hints
     rig.wire.hints.clear()
     await seen(90 * mebibyte + 5)
-    assert not rig.wire.hints  # nothing that a person would notice
+    assert not rig.wire.hints  # nothing that a user would notice
     assert await seen(mebibyte) is None

@@ -1,4 +1,4 @@
-"""Templates bind what the operator shares, and nothing else: when they are pushed, and at each start."""
+"""Templates bind only what the operator shares: when they are pushed, and at each start."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_template_is_refused_for_each_bind_that_is_not_shared() -> None:
 
 @pytest.mark.parametrize("driver", ["local", "ssh"])
 async def test_stored_template_that_binds_what_is_not_shared_does_not_start(rig: WorkspacesRig, driver: str) -> None:
-    """One from before, or from before the setting was changed."""
+    """A template that was stored before the check existed or before the setting was changed."""
     place = '\n[ssh]\nhost = "h"\nknown_hosts = "h ssh-ed25519 AAAA"\n' if driver == "ssh" else ""
     text = f'name = "plain"\ndriver = "{driver}"\n[sandbox]\nnetwork = "none"\nrw_binds = ["/srv/projects"]\n{place}'
     await rig.push(text.encode())

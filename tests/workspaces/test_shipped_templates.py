@@ -30,7 +30,7 @@ async def world(database_url: str) -> AsyncIterator[World]:
 
 
 def run(template: str, home: Path, **given: str) -> subprocess.CompletedProcess[str]:
-    """The startup script as the agent runs it: in the directory of the template, with parameters as variables."""
+    """Run the startup script as the agent does: in the directory of the template, with parameters as variables."""
     (home / "project").mkdir(exist_ok=True)
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), "GIT_CONFIG_GLOBAL": "/dev/null"}
     named = {f"ROOKERY_PARAM_{name}": value for name, value in given.items()}

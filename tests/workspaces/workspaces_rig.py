@@ -1,4 +1,4 @@
-"""A rig with replicas that carry out operations on workspaces over a fake driver, and people who ask for them."""
+"""A rig of replicas that carry out operations on workspaces over a fake driver, and users who request them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ mutable = true
 
 
 class Wire:
-    """Publishes at once, to every replica of the rig."""
+    """Publishes immediately to every replica of the rig."""
 
     def __init__(self) -> None:
         self.buses: list[Bus] = []
@@ -80,7 +80,7 @@ class WorkspacesRig:
     _tasks: dict[UUID, asyncio.Task[Any]] = field(default_factory=dict)
 
     def replica(self, *, node: str = NODE, gated: bool = False) -> tuple[WorkspaceRuntime, FakeDriver]:
-        """A replica that does nothing yet. With `gated` its starts wait."""
+        """Return a replica that does nothing yet. With `gated` its starts wait."""
         driver = FakeDriver(self.folder)
         if gated:
             driver.gate.clear()
@@ -112,7 +112,7 @@ class WorkspacesRig:
         return task
 
     async def kill(self, runtime: WorkspaceRuntime) -> None:
-        """What is left of a replica after SIGKILL: its claims, and no row. It gives nothing back."""
+        """Simulate SIGKILL of a replica: its claims stay, its row is gone, and nothing is released."""
         task = self._tasks.pop(runtime.parts.replica_id)
         async with self.pool.acquire() as conn:
             held = await conn.fetch(
@@ -143,7 +143,7 @@ class WorkspacesRig:
         return await self.settled(made, "running")
 
     async def settled(self, made: Requested, status: str) -> Workspace:
-        """The workspace once its operation is over, with this status."""
+        """Return the workspace once its operation is over, with this status."""
         assert made.operation is not None
         operation_id = made.operation.id
 

@@ -1,4 +1,4 @@
-"""A real agent for tests: the zipapp in a process of its own, asked over its unix socket."""
+"""A real agent for tests: the zipapp in its own process, called over its Unix socket."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Rig:
         return json.loads((self.run_dir / "agent.json").read_text())
 
     def fail_to_start(self, spoil: Mapping[str, str | None]) -> tuple[int, str]:
-        """Start with something wrong; gives the exit code and what it says."""
+        """Start with a broken setup; return the exit code and the error output."""
         self._write()
         for name, file in (("config", "config.json"), ("token", "token")):
             text = spoil.get(name, "")
@@ -118,7 +118,7 @@ class Rig:
             self.process = None
 
     def below(self) -> list[int]:
-        """The processes that the agent has started or adopted."""
+        """Return the processes that the agent has started or adopted."""
         found = [] if self.process is None else [self.process.pid]
         for parent in found:
             for task in Path(f"/proc/{parent}/task").glob("*/children"):
@@ -127,12 +127,12 @@ class Rig:
         return found[1:]
 
     async def run(self, command: str, *, chat: str | None = None, key: str | None = None, **body: Any) -> Any:
-        """Run a command to its end; gives the output as the agent shows it."""
+        """Run a command to its end; return the output as the agent shows it."""
         started = await self.post("/v1/processes", {"command": command, **body}, chat=chat, key=key)
         return await self.output(started["id"], chat=chat)
 
     async def output(self, process_id: str, *, chat: str | None = None) -> Any:
-        """The output of a process that ends."""
+        """Return the output of a process that ends."""
         shown = await self.get(f"/v1/processes/{process_id}/output?wait_s=50", chat=chat)
         assert not shown["running"], shown
         return shown
@@ -149,7 +149,7 @@ class Rig:
         port: int | None = None,
         **given: Any,
     ) -> Answer:
-        """One request with the right identity; `headers` add to it or replace it."""
+        """Send one authenticated request; `headers` add to its headers or replace them."""
         if self._session is None:
             connector = aiohttp.UnixConnector(path=self.socket, limit=120) if port is None else aiohttp.TCPConnector()
             timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
@@ -167,19 +167,19 @@ class Rig:
             return Answer(response.status, response.headers, await response.read())
 
     async def get(self, path: str, **given: Any) -> Any:
-        """The JSON of an answer that must be a success."""
+        """Return the JSON of a response that must be a success."""
         answer = await self.ask("GET", path, **given)
         assert answer.status == 200, answer
         return answer.json
 
     async def post(self, path: str, body: Any, **given: Any) -> Any:
-        """The JSON of an answer that must be a success."""
+        """Return the JSON of a response that must be a success."""
         answer = await self.ask("POST", path, json=body, **given)
         assert answer.status in (200, 202), answer
         return answer.json
 
     async def raw(self, data: bytes) -> bytes:
-        """What the agent sends back for these bytes until it closes the connection."""
+        """Return what the agent sends for these bytes until it closes the connection."""
         reader, writer = await asyncio.open_unix_connection(self.socket)
         try:
             writer.write(data)
@@ -207,7 +207,9 @@ class Rig:
 
 @cache
 def bubblewrap() -> str:
-    """The program, where it works. On a developer's machine that cannot confine, skip; in CI, fail."""
+    """Return bubblewrap if it works. If the machine cannot confine, skip the test on a developer's machine and fail in
+    CI.
+    """
     path = shutil.which("bwrap")
     trial = [path or "bwrap", "--unshare-user", "--unshare-pid", "--ro-bind", "/", "/", "--proc", "/proc", "true"]
     if path is not None and subprocess.run(trial, capture_output=True).returncode == 0:
@@ -219,7 +221,7 @@ def bubblewrap() -> str:
 
 @contextlib.asynccontextmanager
 async def rig(config: Mapping[str, Any] | None = None, *, python: str = sys.executable) -> AsyncIterator[Rig]:
-    """The directories of a workspace in a short path, for the address of a unix socket has 108 bytes at most."""
+    """Make the directories of a workspace in a short path, because a Unix socket address has 108 bytes at most."""
     root = Path(tempfile.mkdtemp(prefix="rka-"))
     made = Rig(root, config or {}, python)
     try:

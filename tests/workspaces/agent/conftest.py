@@ -1,4 +1,4 @@
-"""Agents for tests: one of its own, or one that the tests of a module share."""
+"""Agent fixtures: one agent per test, or one that the tests of a module share."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ async def shared_process() -> AsyncIterator[rigs.Rig]:
 
 @pytest.fixture
 async def shared(shared_process: rigs.Rig) -> AsyncIterator[rigs.Rig]:
-    """An agent that the tests of a module share; the connections are each test's own."""
+    """An agent that the tests of a module share; each test has its own connections."""
     yield shared_process
     await shared_process.disconnect()

@@ -1,4 +1,4 @@
-"""The zipapp: the same bytes everywhere, nothing but the standard library, and Python 3.9 is enough."""
+"""The zipapp: the same bytes everywhere, only the standard library, and Python 3.9 is enough."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SOURCES = sorted(FOLDER.rglob("*.py"))
 
 
 PYTHONS = python_versions.find()
-# Of the standard library, but not of that of 3.9.
+# In the standard library, but not in that of 3.9.
 NEWER = {"tomllib", "annotationlib", "compression"}
 
 

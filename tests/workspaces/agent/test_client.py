@@ -1,4 +1,4 @@
-"""The server's client and the real agent understand each other: files, edits and repositories."""
+"""The server's client with the real agent: files, edits and repositories."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHAT = UUID(int=1)
 
 
 class Socket:
-    """The way to an agent whose socket is just there."""
+    """A connector to a socket that exists already."""
 
     def __init__(self, path: str) -> None:
         self.unix_path: str | None = path

@@ -1,4 +1,4 @@
-"""What the workspace tells the model: which files, in which order, with which limits, and when a change is seen."""
+"""Context discovery: which files, in which order, with which limits, and when a change is seen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""File tools while a command in the workspace swaps parts of the path for symbolic links."""
+"""File tools while a command in the workspace replaces parts of the path with symbolic links."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ async def test_no_write_lands_elsewhere_while_a_directory_is_swapped_all_the_tim
 
 @contextmanager
 def _swapping(folder: Path, target: Path) -> Iterator[Callable[[], int]]:
-    """Exchange the directory with a link and back, as a hostile command would; gives how often that was done."""
+    """Exchange the directory with a link and back, as a hostile command would; yield a counter of the exchanges."""
     stop, done = threading.Event(), [0]
     link = folder.with_name("link")
     link.symlink_to(target)

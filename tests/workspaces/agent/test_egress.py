@@ -1,4 +1,4 @@
-"""The agent's end of the way out: a port of the loopback whose connections go to the server's socket as they are."""
+"""The agent's egress forwarder: connections of a loopback port are forwarded unchanged to the server's socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files replaced together, when the system does not play along."""
+"""Replacing files together, when system calls fail."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def names(folder: Path) -> list[str]:
 
 
 class FailingRename:
-    """Renames like the system until the one it was told to refuse."""
+    """Renames like the system, and fails at the given call."""
 
     def __init__(self, refuse: Path) -> None:
         self.refuse = refuse.name

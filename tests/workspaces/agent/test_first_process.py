@@ -1,4 +1,4 @@
-"""The agent as the first process of a sandbox: nothing inside can end it, and everything ends with it."""
+"""The agent as the first process of a sandbox: no process inside can end it, and all of them end with it."""
 
 from __future__ import annotations
 

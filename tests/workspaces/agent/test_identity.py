@@ -1,4 +1,4 @@
-"""Nobody without the token of this generation learns anything, on any route."""
+"""Without the token of this boot, every route refuses without revealing anything."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.workspaces.agent.agent_rig import TOKEN, Rig
 
 
 def added_routes() -> list[tuple[str, str]]:
-    """Every route, from the calls that add them."""
+    """Return every route, from the calls that add them."""
     found = []
     for path in sorted(Path(main.__file__).parent.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -1,4 +1,4 @@
-"""What happens once: keys in memory, keys in the file, and what is left of them after a restart."""
+"""Idempotency keys in memory, in the file, and after a restart."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from rookery.workspaces.agent.journal import Attempt, Journal
 from rookery.workspaces.agent.server.http import Response
 
 
-class Desk:
-    """A journal whose time a test moves, and that a test can open again as after a restart."""
+class JournalRig:
+    """A journal with a clock that the test moves, and that the test can reopen as after a restart."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "journal"
@@ -54,11 +54,11 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path)
+def desk(tmp_path: Path) -> JournalRig:
+    return JournalRig(tmp_path)
 
 
-async def test_same_key_runs_once_and_gives_the_same_answer(desk: Desk) -> None:
+async def test_same_key_runs_once_and_gives_the_same_answer(desk: JournalRig) -> None:
     first = await desk.do("a")
     second = await desk.do("a")
 
@@ -68,7 +68,7 @@ async def test_same_key_runs_once_and_gives_the_same_answer(desk: Desk) -> None:
     assert second.headers["idempotent-replay"] == "1"
 
 
-async def test_same_key_with_another_body_or_kind_is_refused(desk: Desk) -> None:
+async def test_same_key_with_another_body_or_kind_is_refused(desk: JournalRig) -> None:
     await desk.do("a")
 
     with pytest.raises(AgentError) as other_body:
@@ -80,7 +80,7 @@ async def test_same_key_with_another_body_or_kind_is_refused(desk: Desk) -> None
     assert desk.runs == ["a"]
 
 
-async def test_second_caller_joins_the_first_while_it_runs(desk: Desk) -> None:
+async def test_second_caller_joins_the_first_while_it_runs(desk: JournalRig) -> None:
     gate = asyncio.Event()
 
     async def slow(attempt: Attempt) -> Response:
@@ -97,7 +97,7 @@ async def test_second_caller_joins_the_first_while_it_runs(desk: Desk) -> None:
     assert len({answer.body for answer in answers}) == 1
 
 
-async def test_failed_effect_may_be_tried_again(desk: Desk) -> None:
+async def test_failed_effect_may_be_tried_again(desk: JournalRig) -> None:
     async def fail(attempt: Attempt) -> Response:
         raise AgentError(507, "full", "The disk is full.")
 
@@ -110,7 +110,7 @@ async def test_failed_effect_may_be_tried_again(desk: Desk) -> None:
     assert desk.runs == ["a"]
 
 
-async def test_finished_effect_is_replayed_after_a_restart(desk: Desk) -> None:
+async def test_finished_effect_is_replayed_after_a_restart(desk: JournalRig) -> None:
     first = await desk.do("a")
 
     desk.restart()
@@ -120,7 +120,7 @@ async def test_finished_effect_is_replayed_after_a_restart(desk: Desk) -> None:
     assert second.body == first.body
 
 
-async def test_effect_cut_off_by_a_restart_runs_again_with_its_note(desk: Desk) -> None:
+async def test_effect_cut_off_by_a_restart_runs_again_with_its_note(desk: JournalRig) -> None:
     async def die(attempt: Attempt) -> Response:
         attempt.note({"result": "abc"})
         raise asyncio.CancelledError
@@ -139,7 +139,7 @@ async def test_effect_cut_off_by_a_restart_runs_again_with_its_note(desk: Desk) 
     assert found == [{"result": "abc"}]
 
 
-async def test_effect_that_cannot_be_repeated_stays_lost(desk: Desk) -> None:
+async def test_effect_that_cannot_be_repeated_stays_lost(desk: JournalRig) -> None:
     async def start(attempt: Attempt) -> Response:
         attempt.defer()
         return Response.json({"id": "p1"})
@@ -156,7 +156,7 @@ async def test_effect_that_cannot_be_repeated_stays_lost(desk: Desk) -> None:
     assert desk.runs == []
 
 
-async def test_deferred_effect_is_done_when_it_is_finished(desk: Desk) -> None:
+async def test_deferred_effect_is_done_when_it_is_finished(desk: JournalRig) -> None:
     async def start(attempt: Attempt) -> Response:
         attempt.defer()
         return Response.json({"id": "p1"})
@@ -171,7 +171,7 @@ async def test_deferred_effect_is_done_when_it_is_finished(desk: Desk) -> None:
     assert desk.runs == []
 
 
-async def test_keys_are_forgotten_after_a_day(desk: Desk) -> None:
+async def test_keys_are_forgotten_after_a_day(desk: JournalRig) -> None:
     await desk.do("a")
     desk.seconds += journals.MAX_AGE_S + 1
     await desk.do("b")
@@ -183,7 +183,7 @@ async def test_keys_are_forgotten_after_a_day(desk: Desk) -> None:
     assert desk.runs == ["a", "b", "a"]
 
 
-async def test_the_newest_4096_keys_are_kept_and_the_file_stays_small(desk: Desk) -> None:
+async def test_the_newest_4096_keys_are_kept_and_the_file_stays_small(desk: JournalRig) -> None:
     count = journals.MAX_ENTRIES
     for number in range(2 * count + 10):
         await desk.do(f"k{number}")
@@ -197,7 +197,7 @@ async def test_the_newest_4096_keys_are_kept_and_the_file_stays_small(desk: Desk
     assert len(desk.path.read_bytes().splitlines()) <= 2 * count + 8
 
 
-async def test_answers_together_stay_within_their_bytes(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_answers_together_stay_within_their_bytes(desk: JournalRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journals, "MAX_ANSWER_BYTES", 10_000)
     for number in range(20):
         await desk.journal.once(f"k{number}", "write", "body", desk.work(f"k{number}", answer={"text": "x" * 1000}))
@@ -228,7 +228,7 @@ async def test_answers_together_stay_within_their_bytes(desk: Desk, monkeypatch:
         b"[" * 100_000,
     ],
 )
-async def test_line_that_makes_no_sense_is_skipped(desk: Desk, line: bytes) -> None:
+async def test_line_that_makes_no_sense_is_skipped(desk: JournalRig, line: bytes) -> None:
     await desk.do("a")
     with desk.path.open("ab") as file:
         file.write(line + b"\n")
@@ -251,12 +251,14 @@ STEPS = st.lists(
 @settings(max_examples=100, deadline=None)
 @given(STEPS, st.integers(1, 60))
 def test_no_key_is_done_twice_whatever_dies_in_between(steps: list[Step], torn: int) -> None:
-    """Against a model: done stays done, failed and cut-off ones run again, a torn last line costs at most itself."""
+    """Compared with a model: done stays done, failed and interrupted effects run again, a torn last line loses at most
+    itself.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(_play(Desk(Path(folder)), steps, torn))
+        asyncio.run(_play(JournalRig(Path(folder)), steps, torn))
 
 
-async def _play(desk: Desk, steps: list[Step], torn: int) -> None:
+async def _play(desk: JournalRig, steps: list[Step], torn: int) -> None:
     done: set[str] = set()
     for act, key in steps:
         if act == "restart":
@@ -277,7 +279,7 @@ async def _play(desk: Desk, steps: list[Step], torn: int) -> None:
     desk.journal.close()
 
 
-def _ending(desk: Desk, act: str) -> Callable[[Attempt], Any]:
+def _ending(desk: JournalRig, act: str) -> Callable[[Attempt], Any]:
     async def run(attempt: Attempt) -> Response:
         desk.runs.append(act)
         if act == "fail":
@@ -290,7 +292,7 @@ def _ending(desk: Desk, act: str) -> Callable[[Attempt], Any]:
 
 
 async def test_note_of_another_thread_is_in_a_file_that_is_written_anew_meanwhile(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    desk: JournalRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noting: list[threading.Thread] = []
     begun, rename = asyncio.Event(), os.replace
@@ -302,7 +304,7 @@ async def test_note_of_another_thread_is_in_a_file_that_is_written_anew_meanwhil
         return Response()
 
     def renamed(source: Path, target: Path) -> None:
-        # Between what the new file holds and its name: what goes to the old one now is lost.
+        # Between writing the new file and renaming it: a line written to the old one now would be lost.
         noting[0].start()
         noting[0].join(0.2)
         rename(source, target)

@@ -1,4 +1,4 @@
-"""The scripts of the template, and the end of the agent: nothing of the workspace is left."""
+"""The scripts of the template, and the shutdown of the agent, after which no process of the workspace is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A local driver with its own data directory, for tests; and the rule about machines that cannot confine."""
+"""A local driver with its own data directory, for tests, and the policy for machines that cannot confine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TOKEN = "0123456789abcdef" * 4
 
 
 def chosen_bwrap() -> Path | None:
-    """The bubblewrap that the whole suite is run with: `ROOKERY_TEST_BWRAP` is a path, or `packaged`."""
+    """Return the bubblewrap for the whole test suite: `ROOKERY_TEST_BWRAP` is a path, or `packaged`."""
     given = os.environ.get("ROOKERY_TEST_BWRAP")
     if given != "packaged":
         return Path(given) if given else None
@@ -39,7 +39,7 @@ def chosen_bwrap() -> Path | None:
 
 @cache
 def _look() -> Machine | DriverUnavailable:
-    """Once for each process: it takes a while."""
+    """Check the machine once per process, because it takes a while."""
     with tempfile.TemporaryDirectory() as directory:
         try:
             return asyncio.run(local_driver(Path(directory), bwrap=chosen_bwrap()).machine())
@@ -48,7 +48,7 @@ def _look() -> Machine | DriverUnavailable:
 
 
 def known_machine() -> Machine:
-    """On a developer's machine that cannot confine, skip; in CI, fail."""
+    """Return the machine. If it cannot confine, skip the test on a developer's machine and fail in CI."""
     found = _look()
     if isinstance(found, Machine):
         return found
@@ -66,7 +66,7 @@ def fake_agent(directory: Path) -> Path:
 def local_driver(
     data_dir: Path, *, answer_seconds: float = 60.0, machine: Machine | None = None, **settings: Any
 ) -> LocalDriver:
-    """One whose workspaces have a network of their own, and nobody who serves the way out of it."""
+    """Return a driver whose workspaces have their own network, without egress."""
     config = LocalConfig(data_dir=data_dir, **settings)
     egress_sockets = EgressSockets(data_dir, Guard(), is_open=False)
     return LocalDriver(
@@ -80,7 +80,7 @@ def spec(*, generation: int = 1, workspace_id: str | None = None, **parts: Any) 
 
 
 def begin(driver: LocalDriver, ws: WorkspaceSpec, command: str) -> str:
-    """Start a command with the agent that ships; `end` waits for it."""
+    """Start a command with the real agent; `end` waits for it."""
     return str(ask(driver, ws, "POST", "/v1/processes", {"command": command})["id"])
 
 
@@ -91,11 +91,11 @@ def end(driver: LocalDriver, ws: WorkspaceSpec, process_id: str) -> tuple[int, s
 
 
 class Told(Exception):
-    """The agent refused."""
+    """Raised when the agent refused."""
 
 
 def run(driver: LocalDriver, ws: WorkspaceSpec, command: str) -> tuple[int, str]:
-    """What a command in the workspace ended with, and what it said."""
+    """Run a command in the workspace; return its exit code and output."""
     answer = ask(driver, ws, "POST", "/v1/run", {"command": command})
     return answer["code"], answer["output"]
 
@@ -120,7 +120,7 @@ def ask(driver: LocalDriver, ws: WorkspaceSpec, method: str, path: str, body: ob
 
 
 def processes_like(argument: str) -> list[int]:
-    """Every `sleep` of the machine with this argument."""
+    """Return every `sleep` process of the machine with this argument."""
     found = []
     for entry in Path("/proc").iterdir():
         try:

@@ -1,5 +1,7 @@
-"""An agent that runs commands and, when told to by FAKE in its environment, misbehaves. Standard library only: it is
-put into sandboxes in place of the real one."""
+"""A fake agent that runs commands and, if FAKE in its environment says so, misbehaves.
+
+Standard library only: it is put into sandboxes in place of the real one.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,7 @@ def main() -> None:
     parser.add_argument("--run-dir", type=Path)
     parser.add_argument("--listen", default=None)
     options = parser.parse_args()
-    # As the real one: nothing inside may end the first process, and a handler would let a signal through.
+    # Like the real one: no process inside may end the first process, and a handler would let a signal through.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     config = json.loads((options.run_dir / "config.json").read_text())
     fake = config["env"].get("FAKE", "")

@@ -1,4 +1,4 @@
-"""A real sshd on the loopback, with keys and a home of its own, as the user that runs the tests."""
+"""A real sshd on the loopback, with its own keys and home, as the user that runs the tests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def require_sshd() -> str:
 
 
 class Sshd:
-    """One server. `home` is what the user's home is for those who log in here."""
+    """One server. `home` is the home of users who log in here."""
 
     def __init__(self, directory: Path) -> None:
         self._sshd = require_sshd()
@@ -43,7 +43,7 @@ class Sshd:
         self._process: subprocess.Popen[bytes] | None = None
 
     def configure(self, *more: str, path: str | None = None) -> None:
-        """`more` are lines of its configuration; `path` is where those who log in find programs."""
+        """Write the configuration. `more` are additional lines; `path` is the PATH of users who log in."""
         lines = [
             f"ListenAddress 127.0.0.1:{self.port}",
             f"HostKey {self.host_key}",
@@ -59,7 +59,8 @@ class Sshd:
         if os.geteuid() == 0:
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
         with (self.directory / "log").open("ab") as log:
-            # Not the output of the tests: what it starts may outlive them, and whoever reads that waits for its end.
+            # Not the tests' own output: its children may outlive the tests, and a reader of that output would wait for
+            # them.
             self._process = subprocess.Popen(
                 [self._sshd, "-D", "-e", "-f", str(self._config)],
                 stdin=subprocess.DEVNULL,
@@ -77,7 +78,7 @@ class Sshd:
                 time.sleep(0.02)
 
     def stop(self) -> None:
-        """The listener, and every connection that it made."""
+        """Stop the listener and every connection that it made."""
         if self._process is None:
             return
         children = subprocess.run(["pgrep", "-P", str(self._process.pid)], capture_output=True, text=True, check=False)

@@ -1,6 +1,6 @@
-"""Which bubblewrap is taken; and that the machine's and the one from PyPI confine alike.
+"""The choice of bubblewrap, and that the machine's and the one from PyPI confine alike.
 
-`ROOKERY_TEST_BWRAP=packaged` runs all other tests of workspaces with the one from PyPI.
+`ROOKERY_TEST_BWRAP=packaged` runs all other workspace tests with the one from PyPI.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rookery.workspaces.drivers.protocol import DriverUnavailable, Sandbox
 from tests.workspaces.drivers import driver_rig
 from tests.workspaces.drivers.test_with_agent import run
 from tests.workspaces.escape.attempts import ATTEMPTS, OPEN
-from tests.workspaces.escape.test_escape import PRIVATE, SECRET, Prison
+from tests.workspaces.escape.test_escape import PRIVATE, SECRET, EscapeRig
 
 NEW = "--disable-userns --ro-bind-fd"
 OLD = "--disable-userns"
@@ -41,7 +41,7 @@ def program(path: Path, options: str, *, mode: int = 0o755) -> Path:
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the machine's programs are: there are none."""
+    """An empty directory for the machine's programs."""
     monkeypatch.setenv("PATH", str(tmp_path / "programs"))
     return tmp_path / "programs"
 
@@ -130,22 +130,22 @@ def all_of_them() -> dict[str, Path | None]:
 
 
 @pytest.fixture(scope="module", params=["the machine's", "from PyPI"])
-def prison(request: pytest.FixtureRequest) -> Iterator[Prison]:
+def escape_rig(request: pytest.FixtureRequest) -> Iterator[EscapeRig]:
     given = all_of_them()[request.param]
     if given is None:
         pytest.skip(f"there is no bubblewrap {request.param} here")
     driver_rig.known_machine()
     with tempfile.TemporaryDirectory(prefix="escape-") as root:
         look = driver_rig.local_driver(Path(root) / "look", bwrap=given).machine()
-        prison = Prison(Path(root), asyncio.run(look))
+        escape_rig = EscapeRig(Path(root), asyncio.run(look))
         try:
-            prison.open()
-            yield prison
+            escape_rig.open()
+            yield escape_rig
         finally:
-            prison.close()
+            escape_rig.close()
 
 
-# Some of each kind; all of them are tried with the one that the server would take.
+# Some of each kind; all of them are tried with the one that the server would choose.
 NAMES = (
     *("read a key of the server", "read another workspace", "go through the root of the agent"),
     *("write where all programs are", "write to the root", "replace the agent's program", "make a disk"),
@@ -156,20 +156,20 @@ NAMES = (
 SOME = [attempt for attempt in ATTEMPTS if attempt.name in NAMES]
 
 
-def test_both_confine(prison: Prison) -> None:
+def test_both_confine(escape_rig: EscapeRig) -> None:
     assert len(SOME) == len(NAMES)
     for attempt in SOME:
-        output = prison.attempt(attempt)
+        output = escape_rig.attempt(attempt)
         assert re.search(attempt.refused, output, re.IGNORECASE), (attempt.name, output)
         assert SECRET not in output
         assert PRIVATE not in output
 
 
-def test_both_have_a_read_only_view_inside(prison: Prison) -> None:
-    ws = prison.workspaces[OPEN]
+def test_both_have_a_read_only_view_inside(escape_rig: EscapeRig) -> None:
+    ws = escape_rig.workspaces[OPEN]
 
     async def look() -> list[tuple[int | None, str]]:
-        http = AgentHttp(prison.driver.connector(ws), token=ws.token, generation=ws.generation, clock=SystemClock())
+        http = AgentHttp(escape_rig.driver.connector(ws), token=ws.token, generation=ws.generation, clock=SystemClock())
         try:
             conn = AgentConn(http)
             commands = ("touch ~/new", "touch /tmp/new && echo looked")
@@ -181,22 +181,22 @@ def test_both_have_a_read_only_view_inside(prison: Prison) -> None:
 
     assert "Read-only file system" in refused[1]
     assert looked == (0, "looked\n")
-    assert not (prison.data / "workspaces" / ws.id / "home" / "new").exists()
+    assert not (escape_rig.data / "workspaces" / ws.id / "home" / "new").exists()
 
 
-def test_bubblewrap_that_is_brought_along_cannot_be_replaced_from_inside(prison: Prison) -> None:
+def test_bubblewrap_that_is_brought_along_cannot_be_replaced_from_inside(escape_rig: EscapeRig) -> None:
     tries = "mv /run/rookery-bwrap /run/x; touch /run/rookery-bwrap/x; rm -rf /run/rookery-bwrap; ls /run/rookery-bwrap"
-    _, before = prison.run(OPEN, "ls -R /run/rookery-bwrap 2>&1")
-    prison.run(OPEN, tries)
+    _, before = escape_rig.run(OPEN, "ls -R /run/rookery-bwrap 2>&1")
+    escape_rig.run(OPEN, tries)
 
-    assert prison.run(OPEN, "ls -R /run/rookery-bwrap 2>&1")[1] == before
+    assert escape_rig.run(OPEN, "ls -R /run/rookery-bwrap 2>&1")[1] == before
 
 
-def test_both_bind_folders_by_handle(prison: Prison, tmp_path: Path) -> None:
+def test_both_bind_folders_by_handle(escape_rig: EscapeRig, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("shared")
     tmp_path.chmod(0o755)
     ws = driver_rig.spec(sandbox=Sandbox(network="none", ro_binds=(str(tmp_path),)))
-    prison.workspaces["binding"] = ws
-    asyncio.run(prison.driver.start(ws, print))
+    escape_rig.workspaces["binding"] = ws
+    asyncio.run(escape_rig.driver.start(ws, print))
 
-    assert prison.run("binding", f"cat {tmp_path}/file") == (0, "shared")
+    assert escape_rig.run("binding", f"cat {tmp_path}/file") == (0, "shared")

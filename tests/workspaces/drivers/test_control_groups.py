@@ -1,7 +1,7 @@
-"""Limits of workspaces by control groups: what is written where, and what the kernel makes of it.
+"""Limits of workspaces by control groups: the files that are written, and their effect in the kernel.
 
-Groups of version 2 are tried in User Mode Linux too where that is installed (Debian: `user-mode-linux`): a kernel of
-its own, started as a normal process, that has all controllers whatever the machine has done with its own.
+Groups of version 2 are also tested in User Mode Linux where it is installed (Debian: `user-mode-linux`): a separate
+kernel, started as a normal process, that has all controllers whatever the machine does with its own.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def plan(**parts: object) -> Plan:
 
 @pytest.fixture
 def writable() -> Iterator[Path]:
-    """Where this machine lets the tests make groups with all three limits; skips where it does not."""
+    """Return a directory where the tests can make groups with all three limits; skip where there is none."""
     made = TOP / f"rookery-test-{os.getpid()}"
     is_newer = (TOP / "cgroup.controllers").exists()
     try:
@@ -69,7 +69,7 @@ class Limited:
         return list(self._cgroup.glob(f"**/rookery-{self.spec.id}"))
 
     def read(self, *names: str) -> list[str]:
-        """The files of these names that there are: the versions call some things differently."""
+        """Return the existing files of these names; the versions name some files differently."""
         return [(group / name).read_text() for group in self.groups() for name in names if (group / name).exists()]
 
     def periods(self) -> int:
@@ -91,7 +91,7 @@ async def limited(tmp_path: Path, writable: Path) -> AsyncIterator[Limited]:
     assert made.groups() == []
 
 
-# Three processes that hold memory until they are told to end, and how many of them the kernel has ended.
+# Three processes that hold memory until they are ended, and how many of them the kernel has killed.
 HOLD = """python3 -c "
 import subprocess as s
 hold = 'held = bytearray(90_000_000); print(1, flush=True); input()'
@@ -107,7 +107,7 @@ while time.process_time() < 0.5: pass
 
 
 async def test_memory_is_limited_for_the_workspace_as_a_whole(limited: Limited) -> None:
-    """Of all processes together, which no limit of one process knows."""
+    """The limit applies to all processes together, which no limit of a single process does."""
     assert await limited.run(HOLD) in ("1\n", "2\n")
     assert await limited.run("echo still here") == "still here\n"
 
@@ -130,11 +130,11 @@ async def test_processes_are_counted_for_the_workspace_as_a_whole(limited: Limit
     await limited.run("for _ in 1 2 3; do sleep 600 </dev/null >/dev/null 2>&1 & done")
 
     assert limited.read("pids.max") == ["30\n"]
-    # The agent and what was left behind, in each group there is.
+    # The agent and the processes left behind, in each existing group.
     assert {len(each.split()) for each in limited.read("cgroup.procs")} == {4}
 
 
-# How many processes one can start that live at the same time.
+# Prints how many processes can run at the same time.
 FORK = """
 import os
 print("ready", flush=True)
@@ -158,7 +158,7 @@ for _ in range(made):
 
 
 def test_kernel_refuses_processes_beyond_the_limit_of_a_group(writable: Path) -> None:
-    """Without the limit that users have besides: a process that is in the group, and no more than that."""
+    """Without the additional limit of users: only a process that is in the group."""
     (group,) = cgroups.prepare(plan(cgroup=str(writable), pids=7))
     command = [sys.executable, "-I", "-c", FORK]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -195,7 +195,7 @@ def test_group_gets_the_limits_of_the_template(tmp_path: Path) -> None:
 
 
 def version_2(*controllers: str) -> tuple[Path, str]:
-    """Where this machine has groups of version 2, and the first of these controllers that it offers there."""
+    """Return the directory of version 2 groups, and the first of these controllers that it offers."""
     for line in Path("/proc/mounts").read_text().splitlines():
         _, place, kind, *_ = line.split()
         if kind == "cgroup2":
@@ -208,7 +208,7 @@ def version_2(*controllers: str) -> tuple[Path, str]:
 
 @pytest.fixture
 def delegated() -> Iterator[tuple[Path, str]]:
-    """A group of version 2 as a deployment gives it to the server, and a controller that it has."""
+    """A version 2 group as a deployment delegates it to the server, and one of its controllers."""
     if os.geteuid() != 0:
         pytest.skip("only root may make groups, and become somebody who may not")
     top, controller = version_2("pids", "memory", "hugetlb")
@@ -228,9 +228,9 @@ def delegated() -> Iterator[tuple[Path, str]]:
 def test_kernel_limits_a_process_in_a_group_of_version_2(
     delegated: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the launcher does it: the group is opened by root, and the process moved by who is not root any more."""
+    """As the launcher does it: root opens the group, and the process is moved after the rights are dropped."""
     cgroup, controller = delegated
-    # The kernel decides which limit can be tried: those of version 1 are not there for version 2.
+    # The kernel determines which limit can be tested: controllers of version 1 are not available in version 2.
     limits = {"pids": ("pids.max", "7"), "memory": ("memory.max", "67108864"), "hugetlb": ("hugetlb.2MB.max", "0")}
     name, value = limits[controller]
     monkeypatch.setattr(cgroups, "limits_of", lambda _: {name: value})
@@ -274,7 +274,7 @@ def test_group_without_the_controller_that_a_limit_needs_is_refused(tmp_path: Pa
         cgroups.prepare(plan(cgroup=str(tmp_path), memory_mb=64))
 
 
-# The first process of the kernel. The machine's files are its own, read-only; what it writes is in memory.
+# The first process of the kernel. It sees the machine's files read-only; what it writes is in memory.
 INIT = """#!/bin/sh
 mount -t proc proc /proc
 mount -t sysfs sys /sys

@@ -1,4 +1,4 @@
-"""Files of the server are kept out of trees that a sandbox sees, whatever they are called and whenever they appear."""
+"""Files of the server are hidden in the trees that a sandbox sees, whatever their names and whenever they appear."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_file_that_is_named_by_links_is_hidden_where_it_is(tree: Path, tmp_path:
 
 
 def test_directory_with_a_link_to_a_hidden_file_shows_nothing_that_appears_in_it_later(tree: Path) -> None:
-    """As orchestrators swap secrets: a new directory appears beside the old one, and the link is turned to it."""
+    """As orchestrators replace secrets: a new directory appears beside the old one, and the link is changed to it."""
     mounted = tree / "tls"
     (mounted / "..one").mkdir(parents=True)
     (mounted / "..one" / "tls.key").write_text("secret")
@@ -141,14 +141,14 @@ def test_directory_that_the_workspace_cannot_enter_is_left_alone(tree: Path) -> 
 @pytest.mark.parametrize(
     ("bind", "own"),
     [
-        ("shared", "shared/keys/tls.key"),  # holds it
+        ("shared", "shared/keys/tls.key"),  # contains it
         ("shared", "shared/keys"),
         ("shared/keys", "shared/keys/tls.key"),
         ("shared/keys/tls.key", "shared/keys/tls.key"),
         ("shared/keys", "shared"),  # lies in it
         ("shared", "shared/not/there/yet"),
         ("shared", "by-link/tls.key"),
-        ("shared", "shared/outward"),  # whoever may write there could turn the link
+        ("shared", "shared/outward"),  # a user with write access there could change the link
     ],
 )
 def test_bind_over_files_of_the_server_is_refused(tmp_path: Path, bind: str, own: str) -> None:
@@ -173,7 +173,7 @@ def test_bind_beside_files_of_the_server_is_allowed(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
 @pytest.mark.parametrize("bind", ["shared", "shared/again", "shared/again/inner"])
 def test_directory_that_is_mounted_a_second_time_is_known_by_both_names(tmp_path: Path, bind: str) -> None:
-    """In a process of its own, whose mounts go with it."""
+    """In a separate process, whose mounts end with it."""
     keys, again = tmp_path / "keys", tmp_path / "shared" / "again"
     for directory in (keys / "inner", again):
         directory.mkdir(parents=True)

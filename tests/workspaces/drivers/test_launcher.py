@@ -1,4 +1,4 @@
-"""The launcher as a program of its own: it runs wherever a workspace is, with the Python that is there."""
+"""The launcher as a standalone program: it runs on any workspace machine with the Python installed there."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_test_of_the_machine_ends_with_its_parent_and_a_workspace_does_not() -> 
 
 
 def answer(program: bytes, *, arch: int, number: int, first: int = 0, third: int = 0) -> int:
-    """What the kernel would answer to a call: the few instructions that the filter is made of."""
+    """Return the kernel's result for a call, by interpreting the few instructions of the filter."""
     data = struct.pack("<IIQQQQ", number, arch, 0, first, 0, third)
     lines = list(struct.iter_unpack("<HBBI", program))
     at, held = 0, 0
@@ -129,7 +129,7 @@ def test_filter_lets_four_families_of_sockets_pass(machine: str, nested: bool, c
     assert program is not None
 
     def passes(family: int, protocol: int) -> bool:
-        # The upper half of a register is nothing to the kernel, and must be nothing to the filter.
+        # The kernel ignores the upper half of a register, and the filter must ignore it too.
         answers = {
             answer(program, arch=abi.audit, number=abi.numbers[call], first=family + upper, third=protocol + upper)
             for upper in (0, 1 << 32, 0xFFFFFFFF << 32)

@@ -1,4 +1,4 @@
-"""Workspaces on this machine, in real sandboxes: their life, their files, and what is left of them."""
+"""Workspaces on this machine, in real sandboxes: their lifecycle, their files, and cleanup."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ LONG = 60.0
 OF_THE_ROOT_HERE = [name for name in bwrap_arguments.OF_THE_ROOT if os.path.lexists(f"/{name}")]
 
 
-class Yard:
-    """A driver, and what it started, which is gone when the test is over."""
+class LocalRig:
+    """A driver and the workspaces it started, which are removed after the test."""
 
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
@@ -41,7 +41,7 @@ class Yard:
         self._started: list[WorkspaceSpec] = []
 
     def another_driver(self, **settings: Any) -> LocalDriver:
-        """As a second replica of the same node has one."""
+        """Return the driver of a second replica on the same node."""
         return local_driver(self.data_dir, machine=known_machine(), **settings)
 
     async def start(self, ws: WorkspaceSpec | None = None, **parts: Any) -> WorkspaceSpec:
@@ -65,16 +65,16 @@ class Yard:
 
 
 @pytest.fixture
-def yard(tmp_path: Path) -> Iterator[Yard]:
-    yard = Yard(tmp_path / "data")
-    yield yard
-    yard.clear()
+def local_rig(tmp_path: Path) -> Iterator[LocalRig]:
+    local_rig = LocalRig(tmp_path / "data")
+    yield local_rig
+    local_rig.clear()
 
 
-async def test_nothing_of_opt_srv_and_var_is_seen_unless_a_template_binds_it(yard: Yard) -> None:
-    ws = await yard.start()
+async def test_nothing_of_opt_srv_and_var_is_seen_unless_a_template_binds_it(local_rig: LocalRig) -> None:
+    ws = await local_rig.start()
 
-    _, output = await yard.run(ws, "ls -d /opt /srv /var /root /mnt /media 2>/dev/null; ls /")
+    _, output = await local_rig.run(ws, "ls -d /opt /srv /var /root /mnt /media 2>/dev/null; ls /")
 
     assert output.split() == sorted({"dev", "etc", "home", "proc", "run", "tmp", "usr"} | set(OF_THE_ROOT_HERE))
 
@@ -89,28 +89,28 @@ def archive(**files: str) -> bytes:
     return buffer.getvalue()
 
 
-async def test_started_workspace_answers_and_says_where_it_is(yard: Yard) -> None:
+async def test_started_workspace_answers_and_says_where_it_is(local_rig: LocalRig) -> None:
     ws = spec(directory="~/project")
 
-    endpoint = await yard.driver.start(ws, yard.lines.append)
-    probe = await yard.driver.probe(ws)
-    await yard.driver.stop(ws, 5)
+    endpoint = await local_rig.driver.start(ws, local_rig.lines.append)
+    probe = await local_rig.driver.probe(ws)
+    await local_rig.driver.stop(ws, 5)
 
     assert (endpoint.home, endpoint.directory) == ("/home/agent", "/home/agent/project")
-    assert endpoint.url == f"unix://{yard.path(ws)}/run/agent.sock"
+    assert endpoint.url == f"unix://{local_rig.path(ws)}/run/agent.sock"
     assert endpoint.warnings == ()
     assert (probe.alive, probe.answers, probe.generation) == (True, True, 1)
-    assert yard.lines[-1] == "The agent answers."
+    assert local_rig.lines[-1] == "The agent answers."
 
 
-async def test_directories_are_closed_and_belong_to_the_user_of_the_workspace(yard: Yard) -> None:
-    ws = await yard.start()
+async def test_directories_are_closed_and_belong_to_the_user_of_the_workspace(local_rig: LocalRig) -> None:
+    ws = await local_rig.start()
 
     owner = DEFAULT_RANGE[0] if os.geteuid() == 0 else os.geteuid()
     modes = {
         name: (stat.S_IMODE(found.st_mode), found.st_uid)
         for name, found in (
-            (name, (yard.path(ws) / name).stat()) for name in ("home", "run", "run/token", "run/config.json")
+            (name, (local_rig.path(ws) / name).stat()) for name in ("home", "run", "run/token", "run/config.json")
         )
     }
     assert modes == {
@@ -119,278 +119,284 @@ async def test_directories_are_closed_and_belong_to_the_user_of_the_workspace(ya
         "run/token": (0o600, owner),
         "run/config.json": (0o600, owner),
     }
-    assert stat.S_IMODE(yard.path(ws).stat().st_mode) == 0o700
-    assert stat.S_IMODE((yard.path(ws) / "sandbox.json").stat().st_mode) == 0o600
+    assert stat.S_IMODE(local_rig.path(ws).stat().st_mode) == 0o700
+    assert stat.S_IMODE((local_rig.path(ws) / "sandbox.json").stat().st_mode) == 0o600
 
 
-async def test_second_start_of_a_generation_that_answers_starts_nothing(yard: Yard) -> None:
-    ws = await yard.start()
-    first = await yard.driver.probe(ws)
+async def test_second_start_of_a_generation_that_answers_starts_nothing(local_rig: LocalRig) -> None:
+    ws = await local_rig.start()
+    first = await local_rig.driver.probe(ws)
 
-    await yard.another_driver().start(ws, yard.lines.append)
+    await local_rig.another_driver().start(ws, local_rig.lines.append)
 
-    assert (await yard.driver.probe(ws)).pid == first.pid
-    assert "It runs already." in yard.lines
+    assert (await local_rig.driver.probe(ws)).pid == first.pid
+    assert "It runs already." in local_rig.lines
 
 
-async def test_two_starts_at_once_make_one_sandbox(yard: Yard) -> None:
+async def test_two_starts_at_once_make_one_sandbox(local_rig: LocalRig) -> None:
     ws = spec()
-    other = yard.another_driver()
+    other = local_rig.another_driver()
 
-    await asyncio.gather(yard.start(ws), other.start(ws, yard.lines.append))
+    await asyncio.gather(local_rig.start(ws), other.start(ws, local_rig.lines.append))
 
-    assert len(await yard.driver.list_running()) == 1
-
-
-async def test_start_of_a_new_generation_ends_the_old_one(yard: Yard) -> None:
-    old = await yard.start()
-    await yard.run(old, "echo kept > ~/file")
-    new = await yard.start(spec(workspace_id=old.id, generation=2))
-
-    assert [found.generation for found in await yard.driver.list_running()] == [2]
-    assert not (await yard.driver.probe(old)).alive
-    assert await yard.run(new, "cat ~/file") == (0, "kept\n")
+    assert len(await local_rig.driver.list_running()) == 1
 
 
-async def test_cancelled_start_leaves_what_a_stop_finds(yard: Yard) -> None:
+async def test_start_of_a_new_generation_ends_the_old_one(local_rig: LocalRig) -> None:
+    old = await local_rig.start()
+    await local_rig.run(old, "echo kept > ~/file")
+    new = await local_rig.start(spec(workspace_id=old.id, generation=2))
+
+    assert [found.generation for found in await local_rig.driver.list_running()] == [2]
+    assert not (await local_rig.driver.probe(old)).alive
+    assert await local_rig.run(new, "cat ~/file") == (0, "kept\n")
+
+
+async def test_cancelled_start_leaves_what_a_stop_finds(local_rig: LocalRig) -> None:
     ws = spec(env={"FAKE": "silent"})
-    starting = asyncio.create_task(yard.start(ws))
-    await until(lambda: yard.driver.list_running(), timeout=LONG)
+    starting = asyncio.create_task(local_rig.start(ws))
+    await until(lambda: local_rig.driver.list_running(), timeout=LONG)
 
     starting.cancel()
     await asyncio.wait([starting])
-    found = await yard.driver.list_running()
-    await yard.driver.stop(ws, 0)
+    found = await local_rig.driver.list_running()
+    await local_rig.driver.stop(ws, 0)
 
     assert starting.cancelled()
     assert [one.workspace_id for one in found] == [ws.id]
-    assert await yard.driver.list_running() == []
+    assert await local_rig.driver.list_running() == []
 
 
-async def test_stop_asks_first_with_the_time_that_is_given(yard: Yard) -> None:
-    ws = await yard.start()
+async def test_stop_asks_first_with_the_time_that_is_given(local_rig: LocalRig) -> None:
+    ws = await local_rig.start()
 
-    await yard.driver.stop(ws, 7.5)
+    await local_rig.driver.stop(ws, 7.5)
 
-    assert (yard.path(ws) / "run" / "grace").read_text() == "7.5"
-    assert not (await yard.driver.probe(ws)).alive
+    assert (local_rig.path(ws) / "run" / "grace").read_text() == "7.5"
+    assert not (await local_rig.driver.probe(ws)).alive
 
 
-async def test_stop_leaves_no_process_not_even_a_daemon_that_hides(yard: Yard) -> None:
-    ws = await yard.start()
-    await yard.run(ws, "(setsid sh -c 'trap \"\" TERM HUP; exec sleep 98765' >/dev/null 2>&1 &) ; true")
+async def test_stop_leaves_no_process_not_even_a_daemon_that_hides(local_rig: LocalRig) -> None:
+    ws = await local_rig.start()
+    await local_rig.run(ws, "(setsid sh -c 'trap \"\" TERM HUP; exec sleep 98765' >/dev/null 2>&1 &) ; true")
     await until(lambda: processes_like("98765"), timeout=LONG)
 
-    await yard.driver.stop(ws, 5)
+    await local_rig.driver.stop(ws, 5)
 
     assert processes_like("98765") == []
-    assert await yard.driver.list_running() == []
+    assert await local_rig.driver.list_running() == []
 
 
-async def test_agent_that_does_not_end_is_killed_after_its_time(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_agent_that_does_not_end_is_killed_after_its_time(
+    local_rig: LocalRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("rookery.workspaces.drivers.local.ENDING_SECONDS", 0.1)
-    ws = await yard.start(env={"FAKE": "stubborn"})
+    ws = await local_rig.start(env={"FAKE": "stubborn"})
 
-    await yard.driver.stop(ws, 0.1)
+    await local_rig.driver.stop(ws, 0.1)
 
-    assert not (await yard.driver.probe(ws)).alive
-
-
-async def test_stop_of_what_does_not_run_is_fine(yard: Yard) -> None:
-    ws = await yard.start()
-
-    await yard.driver.stop(ws, 1)
-    await yard.driver.stop(ws, 1)
-    await yard.driver.stop(spec(), 1)
+    assert not (await local_rig.driver.probe(ws)).alive
 
 
-async def test_killed_agent_is_noticed(yard: Yard) -> None:
-    ws = await yard.start()
-    pid = (await yard.driver.probe(ws)).pid
+async def test_stop_of_what_does_not_run_is_fine(local_rig: LocalRig) -> None:
+    ws = await local_rig.start()
+
+    await local_rig.driver.stop(ws, 1)
+    await local_rig.driver.stop(ws, 1)
+    await local_rig.driver.stop(spec(), 1)
+
+
+async def test_killed_agent_is_noticed(local_rig: LocalRig) -> None:
+    ws = await local_rig.start()
+    pid = (await local_rig.driver.probe(ws)).pid
     assert pid is not None
 
     os.kill(pid, signal.SIGKILL)
 
     async def dead() -> bool:
-        return not (await yard.driver.probe(ws)).alive
+        return not (await local_rig.driver.probe(ws)).alive
 
     await until(dead, timeout=LONG)
 
 
-async def test_sandbox_whose_record_is_lost_is_found_by_its_mark_and_stopped(yard: Yard) -> None:
-    ws = await yard.start()
-    (yard.path(ws) / "sandbox.json").unlink()
+async def test_sandbox_whose_record_is_lost_is_found_by_its_mark_and_stopped(local_rig: LocalRig) -> None:
+    ws = await local_rig.start()
+    (local_rig.path(ws) / "sandbox.json").unlink()
 
-    found = await yard.driver.list_running()
-    await yard.driver.stop_stray(found[0])
+    found = await local_rig.driver.list_running()
+    await local_rig.driver.stop_stray(found[0])
 
     assert [(one.workspace_id, one.generation) for one in found] == [(ws.id, 1)]
-    assert await yard.driver.list_running() == []
+    assert await local_rig.driver.list_running() == []
 
 
-async def test_sandbox_outlives_its_outer_process_and_is_still_stopped(yard: Yard) -> None:
-    ws = await yard.start()
-    running = find_all(yard.data_dir / "workspaces")[0]
+async def test_sandbox_outlives_its_outer_process_and_is_still_stopped(local_rig: LocalRig) -> None:
+    ws = await local_rig.start()
+    running = find_all(local_rig.data_dir / "workspaces")[0]
     assert running.monitor is not None
     os.kill(running.monitor, signal.SIGKILL)
 
-    await yard.driver.stop(ws, 5)
+    await local_rig.driver.stop(ws, 5)
 
-    assert not (await yard.driver.probe(ws)).alive
+    assert not (await local_rig.driver.probe(ws)).alive
 
 
-async def test_record_that_the_workspace_writes_itself_is_not_believed(yard: Yard) -> None:
-    ws = await yard.start()
+async def test_record_that_the_workspace_writes_itself_is_not_believed(local_rig: LocalRig) -> None:
+    ws = await local_rig.start()
     victim = await asyncio.create_subprocess_exec("sleep", "1000")
-    await yard.run(ws, f'echo \'{{"pid": {victim.pid}, "pid_start": 1, "generation": 1}}\' > /run/rookery/agent.json')
+    await local_rig.run(
+        ws, f'echo \'{{"pid": {victim.pid}, "pid_start": 1, "generation": 1}}\' > /run/rookery/agent.json'
+    )
 
-    await yard.driver.stop(ws, 5)
+    await local_rig.driver.stop(ws, 5)
 
     assert victim.returncode is None
     victim.kill()
     await victim.wait()
 
 
-async def test_agent_that_ends_at_once_is_told_with_its_words(yard: Yard) -> None:
+async def test_agent_that_ends_at_once_is_told_with_its_words(local_rig: LocalRig) -> None:
     with pytest.raises(DriverError) as failed:
-        await yard.start(env={"FAKE": "exiting"})
+        await local_rig.start(env={"FAKE": "exiting"})
 
     assert failed.value.code == "agent_exited"
     assert "this agent does not like it here" in failed.value.message
 
 
 @pytest.mark.parametrize("fake", ["silent", "lying"])
-async def test_agent_that_does_not_answer_as_it_should_is_ended(yard: Yard, fake: str) -> None:
-    driver = yard.another_driver(answer_seconds=0.5)
+async def test_agent_that_does_not_answer_as_it_should_is_ended(local_rig: LocalRig, fake: str) -> None:
+    driver = local_rig.another_driver(answer_seconds=0.5)
 
     with pytest.raises(DriverError) as failed:
-        await driver.start(spec(env={"FAKE": fake}), yard.lines.append)
+        await driver.start(spec(env={"FAKE": fake}), local_rig.lines.append)
 
     assert failed.value.code == "agent_timeout"
     assert await driver.list_running() == []
 
 
-async def test_new_home_gets_the_files_of_the_template_once(yard: Yard) -> None:
-    ws = await yard.start(files=archive(**{"notes/a.txt": "from the template", "b.txt": "b"}))
-    await yard.run(ws, "echo mine > ~/notes/a.txt; rm ~/b.txt")
-    await yard.driver.stop(ws, 1)
+async def test_new_home_gets_the_files_of_the_template_once(local_rig: LocalRig) -> None:
+    ws = await local_rig.start(files=archive(**{"notes/a.txt": "from the template", "b.txt": "b"}))
+    await local_rig.run(ws, "echo mine > ~/notes/a.txt; rm ~/b.txt")
+    await local_rig.driver.stop(ws, 1)
     again = spec(workspace_id=ws.id, generation=2, files=archive(**{"notes/a.txt": "newer", "c.txt": "c"}))
-    await yard.start(again)
+    await local_rig.start(again)
 
-    assert await yard.run(again, "cat ~/notes/a.txt; ls ~") == (0, "mine\nnotes\n")
+    assert await local_rig.run(again, "cat ~/notes/a.txt; ls ~") == (0, "mine\nnotes\n")
 
 
-async def test_delete_removes_what_the_workspace_made_hard_to_remove(yard: Yard) -> None:
-    ws = await yard.start()
-    code, output = await yard.run(
+async def test_delete_removes_what_the_workspace_made_hard_to_remove(local_rig: LocalRig) -> None:
+    ws = await local_rig.start()
+    code, output = await local_rig.run(
         ws,
         "cd ~ && mkdir -p closed/inner && touch closed/inner/f && ln -s /etc link && chmod 0 closed/inner closed"
         " && python3 -c \"import os\nfor _ in range(3000): os.mkdir('d'); os.chdir('d')\"",
     )
     assert (code, output) == (0, "")
 
-    await yard.driver.delete(ws)
-    await yard.driver.delete(ws)
+    await local_rig.driver.delete(ws)
+    await local_rig.driver.delete(ws)
 
-    assert list((yard.data_dir / "workspaces").iterdir()) == []
+    assert list((local_rig.data_dir / "workspaces").iterdir()) == []
     assert os.listdir("/etc")
 
 
-async def test_links_in_the_run_directory_do_not_lead_the_server_astray(yard: Yard, tmp_path: Path) -> None:
-    ws = await yard.start()
+async def test_links_in_the_run_directory_do_not_lead_the_server_astray(local_rig: LocalRig, tmp_path: Path) -> None:
+    ws = await local_rig.start()
     outside = tmp_path / "outside"
     outside.write_text("untouched")
-    await yard.run(
+    await local_rig.run(
         ws,
         f"cd /run/rookery && rm -f config.json token .token.new && ln -s {outside} config.json && ln -s {outside} token"
         f" && ln -s {outside} .token.new && mkdir -p startup.sh/x && rm -f journal && ln -s {outside} agent.json",
     )
-    await yard.driver.stop(ws, 1)
+    await local_rig.driver.stop(ws, 1)
 
-    await yard.start(spec(workspace_id=ws.id, generation=2, startup=Script(text="true", timeout_s=5)))
+    await local_rig.start(spec(workspace_id=ws.id, generation=2, startup=Script(text="true", timeout_s=5)))
 
     assert outside.read_text() == "untouched"
 
 
-async def test_socket_that_was_swapped_for_a_link_is_not_dialled(yard: Yard) -> None:
-    ws = await yard.start()
-    await yard.run(ws, "cd /run/rookery && mv agent.sock other.sock && ln -s /run/some.sock agent.sock")
+async def test_socket_that_was_swapped_for_a_link_is_not_dialled(local_rig: LocalRig) -> None:
+    ws = await local_rig.start()
+    await local_rig.run(ws, "cd /run/rookery && mv agent.sock other.sock && ln -s /run/some.sock agent.sock")
 
     with pytest.raises(DriverError, match="is not the agent's socket"):
-        await yard.driver.connector(ws).prepare()
+        await local_rig.driver.connector(ws).prepare()
 
 
 async def test_environment_holds_what_the_template_says_and_nothing_of_the_server(
-    yard: Yard, monkeypatch: pytest.MonkeyPatch
+    local_rig: LocalRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-very-secret")
-    ws = await yard.start(env={"COLOUR": "green = blue"})
+    ws = await local_rig.start(env={"COLOUR": "green = blue"})
 
-    _, output = await yard.run(ws, "tr '\\0' '\\n' < /proc/1/environ; tr '\\0' ' ' < /proc/1/cmdline")
+    _, output = await local_rig.run(ws, "tr '\\0' '\\n' < /proc/1/environ; tr '\\0' ' ' < /proc/1/cmdline")
 
     assert "COLOUR=green = blue" in output
     assert "sk-very-secret" not in output
     assert ws.token not in output
 
 
-async def test_no_network_means_none(yard: Yard) -> None:
-    ws = await yard.start(sandbox=Sandbox(network="none"))
+async def test_no_network_means_none(local_rig: LocalRig) -> None:
+    ws = await local_rig.start(sandbox=Sandbox(network="none"))
 
-    _, output = await yard.run(ws, "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '; cat /etc/resolv.conf")
+    _, output = await local_rig.run(ws, "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '; cat /etc/resolv.conf")
 
     assert output == "lo\n"
 
 
 @pytest.mark.parametrize("most", ["none", "hosts", "public"])
-async def test_network_of_a_template_is_capped_by_the_settings_and_told(yard: Yard, most: Network) -> None:
-    driver = yard.driver = yard.another_driver(network_max=most)
+async def test_network_of_a_template_is_capped_by_the_settings_and_told(local_rig: LocalRig, most: Network) -> None:
+    driver = local_rig.driver = local_rig.another_driver(network_max=most)
     ws = spec(sandbox=Sandbox(network="host"))
-    endpoint = await driver.start(ws, yard.lines.append)
+    endpoint = await driver.start(ws, local_rig.lines.append)
 
     _, output = await asyncio.to_thread(run, driver, ws, "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '")
     await driver.stop(ws, 0)
 
     assert output == "lo\n"
     assert endpoint.network == most
-    assert f"The template asks for the network host; drivers.local.network_max allows {most}." in yard.lines
+    assert f"The template asks for the network host; drivers.local.network_max allows {most}." in local_rig.lines
 
 
-async def test_workspace_has_a_network_of_its_own_unless_settings_and_template_say_otherwise(yard: Yard) -> None:
+async def test_workspace_has_a_network_of_its_own_unless_settings_and_template_say_otherwise(
+    local_rig: LocalRig,
+) -> None:
     async def namespace(driver: LocalDriver, ws: WorkspaceSpec) -> str:
-        await driver.start(ws, yard.lines.append)
+        await driver.start(ws, local_rig.lines.append)
         _, output = await asyncio.to_thread(run, driver, ws, "readlink /proc/self/ns/net")
         await driver.stop(ws, 0)
         return output.strip()
 
     machine = os.readlink("/proc/self/ns/net")
-    open_driver = yard.another_driver(network_max="host")
+    open_driver = local_rig.another_driver(network_max="host")
 
-    assert await namespace(yard.driver, spec()) != machine
-    assert await namespace(yard.driver, spec(sandbox=Sandbox(network="host"))) != machine
+    assert await namespace(local_rig.driver, spec()) != machine
+    assert await namespace(local_rig.driver, spec(sandbox=Sandbox(network="host"))) != machine
     assert await namespace(open_driver, spec()) != machine
     assert await namespace(open_driver, spec(sandbox=Sandbox(network="host"))) == machine
 
 
 @pytest.mark.parametrize(("nested", "works"), [(True, True), (False, False)])
-async def test_nested_sandboxes_work_when_the_template_says_so(yard: Yard, nested: bool, works: bool) -> None:
-    ws = await yard.start(sandbox=Sandbox(network="none", nested=nested))
+async def test_nested_sandboxes_work_when_the_template_says_so(local_rig: LocalRig, nested: bool, works: bool) -> None:
+    ws = await local_rig.start(sandbox=Sandbox(network="none", nested=nested))
 
     nest = "bwrap --unshare-user --unshare-pid --ro-bind / / --proc /proc true; echo $?; unshare -Ur true"
-    code, output = await yard.run(ws, nest)
+    code, output = await local_rig.run(ws, nest)
 
     assert ("0" in output.splitlines()) is works, output
     assert (code == 0) is works, output
 
 
-async def test_binds_are_seen_as_the_template_says(yard: Yard, tmp_path: Path) -> None:
+async def test_binds_are_seen_as_the_template_says(local_rig: LocalRig, tmp_path: Path) -> None:
     for name in ("readable", "writable"):
         (tmp_path / name).mkdir()
         (tmp_path / name).chmod(0o777)
         (tmp_path / name / "file").write_text(name)
     sandbox = Sandbox(ro_binds=(str(tmp_path / "readable"),), rw_binds=(str(tmp_path / "writable"),))
-    ws = await yard.start(sandbox=sandbox)
+    ws = await local_rig.start(sandbox=sandbox)
 
-    _, output = await yard.run(ws, f"cd {tmp_path}; cat */file; touch readable/new; touch writable/new; ls")
+    _, output = await local_rig.run(ws, f"cd {tmp_path}; cat */file; touch readable/new; touch writable/new; ls")
 
     assert "readablewritable" in output
     assert "Read-only file system" in output
@@ -414,48 +420,52 @@ async def test_binds_are_seen_as_the_template_says(yard: Yard, tmp_path: Path) -
         ("LINK/below", "leads through a link"),
     ],
 )
-async def test_bind_that_would_open_the_sandbox_is_refused(yard: Yard, tmp_path: Path, bind: str, why: str) -> None:
+async def test_bind_that_would_open_the_sandbox_is_refused(
+    local_rig: LocalRig, tmp_path: Path, bind: str, why: str
+) -> None:
     (tmp_path / "secret" / "below").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "secret")
-    path = bind.replace("DATA", str(yard.data_dir)).replace("LINK", str(tmp_path / "link"))
+    path = bind.replace("DATA", str(local_rig.data_dir)).replace("LINK", str(tmp_path / "link"))
 
     with pytest.raises(DriverError) as refused:
-        await yard.start(sandbox=Sandbox(ro_binds=(path,)))
+        await local_rig.start(sandbox=Sandbox(ro_binds=(path,)))
 
     assert refused.value.code == "invalid_workspace"
     assert why in refused.value.message
 
 
-async def test_sandbox_whose_limits_cannot_be_set_does_not_run_without_them(yard: Yard, tmp_path: Path) -> None:
+async def test_sandbox_whose_limits_cannot_be_set_does_not_run_without_them(
+    local_rig: LocalRig, tmp_path: Path
+) -> None:
     ws, groups = spec(limits=Limits(pids=30)), tmp_path / "groups"
     group = groups / f"rookery-{ws.id}"
     group.mkdir(parents=True)
     (groups / "cgroup.controllers").write_text("pids")
     for path in (groups / "cgroup.subtree_control", group / "pids.max"):
         path.write_text("")
-    # A group that takes nobody.
+    # A group that accepts no process.
     (group / "cgroup.procs").symlink_to("/dev/full")
-    driver = yard.another_driver(cgroup=groups)
+    driver = local_rig.another_driver(cgroup=groups)
 
     with pytest.raises(DriverError) as failed:
-        await driver.start(ws, yard.lines.append)
+        await driver.start(ws, local_rig.lines.append)
 
     assert "No space left on device" in failed.value.message
     assert await driver.list_running() == []
 
 
-async def test_what_the_system_refuses_is_told_and_not_tried_for_ever(yard: Yard) -> None:
-    yard.data_dir.mkdir()
-    (yard.data_dir / "workspaces").write_text("in the way")
+async def test_what_the_system_refuses_is_told_and_not_tried_for_ever(local_rig: LocalRig) -> None:
+    local_rig.data_dir.mkdir()
+    (local_rig.data_dir / "workspaces").write_text("in the way")
 
     with pytest.raises(DriverError, match="Not a directory") as failed:
-        await yard.start()
+        await local_rig.start()
 
     assert failed.value.code == "sandbox_failed"
 
 
 async def test_cancelled_caller_leaves_when_its_thread_is_done() -> None:
-    """Whoever acts on the workspace next would meet what goes on in it otherwise."""
+    """Otherwise the next action on the workspace would overlap the running one."""
     has_begun, may_end, done = threading.Event(), threading.Event(), []
 
     def work() -> None:
@@ -473,8 +483,10 @@ async def test_cancelled_caller_leaves_when_its_thread_is_done() -> None:
     assert (waiting.cancelled(), done) == (True, ["work"])
 
 
-async def test_folder_that_turns_into_a_link_while_it_is_bound_leads_nowhere_else(yard: Yard, tmp_path: Path) -> None:
-    """Somebody who may write to a shared folder swaps what is in it, again and again."""
+async def test_folder_that_turns_into_a_link_while_it_is_bound_leads_nowhere_else(
+    local_rig: LocalRig, tmp_path: Path
+) -> None:
+    """A user with write access to a shared folder replaces its content again and again."""
     shared, secret = tmp_path / "shared", tmp_path / "secret"
     for folder in (shared / "project", secret):
         folder.mkdir(parents=True)
@@ -497,8 +509,8 @@ async def test_folder_that_turns_into_a_link_while_it_is_bound_leads_nowhere_els
     try:
         for _ in range(6):
             with contextlib.suppress(DriverError):
-                ws = await yard.start(sandbox=Sandbox(rw_binds=(str(project),)))
-                seen.append((await yard.run(ws, f"cat {project}/key"))[1])
+                ws = await local_rig.start(sandbox=Sandbox(rw_binds=(str(project),)))
+                seen.append((await local_rig.run(ws, f"cat {project}/key"))[1])
     finally:
         is_over.set()
         swapping.join()
@@ -509,7 +521,7 @@ async def test_folder_that_turns_into_a_link_while_it_is_bound_leads_nowhere_els
 @pytest.mark.parametrize(
     ("memory_mb", "cores", "effective"),
     [
-        (65_536, 32, (4096, 4.0)),  # as the template says
+        (65_536, 32, (4096, 4.0)),  # as the template sets it
         (4096, 4, (3072, 3.0)),
         (4096, 2, (3072, 1.5)),
         (1024, 1, (2048, 1.0)),  # never so little that builds fail
@@ -525,25 +537,25 @@ def test_limits_leave_a_small_machine_a_quarter_of_what_it_has(
     assert bounded(Limits(), memory_mb=memory_mb, cores=cores) == Limits()
 
 
-async def test_limits_of_shipped_templates_let_ordinary_programs_work(yard: Yard) -> None:
-    """Many threads, a large heap, and much more memory that is only reserved, as runtimes and browsers do."""
-    ws = await yard.start(limits=Limits(memory_mb=4096, cpus=4, pids=2048))
+async def test_limits_of_shipped_templates_let_ordinary_programs_work(local_rig: LocalRig) -> None:
+    """Many threads, a large heap, and much more reserved memory, as runtimes and browsers use it."""
+    ws = await local_rig.start(limits=Limits(memory_mb=4096, cpus=4, pids=2048))
     threads = "import threading, time\nfor _ in range(300): threading.Thread(target=time.sleep, args=(1,)).start()"
     reserves = "import mmap; mmap.mmap(-1, 1 << 40, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, 0)"
 
     for code in (threads, "bytearray(1_200_000_000)", reserves):
-        assert await yard.run(ws, f'python3 -c "{code}"') == (0, "")
-    _, refused = await yard.run(ws, 'python3 -c "bytearray(5_000_000_000)" 2>&1 | tail -1')
+        assert await local_rig.run(ws, f'python3 -c "{code}"') == (0, "")
+    _, refused = await local_rig.run(ws, 'python3 -c "bytearray(5_000_000_000)" 2>&1 | tail -1')
 
     assert "MemoryError" in refused
 
 
-async def test_limits_hold_for_processes_files_and_memory(yard: Yard) -> None:
-    ws = await yard.start(limits=Limits(pids=20, disk_mb=1, memory_mb=256))
+async def test_limits_hold_for_processes_files_and_memory(local_rig: LocalRig) -> None:
+    ws = await local_rig.start(limits=Limits(pids=20, disk_mb=1, memory_mb=256))
 
     many = "import subprocess as s\nfor _ in range(40): s.Popen(['sleep', '60'], stdout=s.DEVNULL, stderr=s.DEVNULL)"
 
-    _, output = await yard.run(
+    _, output = await local_rig.run(
         ws,
         f'python3 -c "{many}" 2>&1 | tail -1; head -c 3000000 /dev/zero > ~/big; stat -c %s ~/big;'
         'python3 -c "bytearray(300_000_000)" 2>&1 | tail -1; ulimit -n; ulimit -c',

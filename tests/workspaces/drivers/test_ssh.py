@@ -1,4 +1,4 @@
-"""Workspaces behind a real sshd on the loopback, with the agent that ships."""
+"""Workspaces behind a real sshd on the loopback, with the real agent."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ async def test_second_start_finds_the_first_and_a_new_generation_ends_it(remote:
 
 
 async def test_connection_that_broke_is_opened_again(remote: Remote) -> None:
-    """By whoever asks next: a turn keeps its client, and with it the socket that leads nowhere."""
+    """The next request opens it: a turn keeps its client, and with it the dead socket."""
     ws = await remote.start(remote.spec())
     http = AgentHttp(remote.driver.connector(ws), token=ws.token, generation=ws.generation, clock=SystemClock())
     conn = AgentConn(http)
@@ -164,7 +164,7 @@ async def test_connection_that_broke_is_opened_again(remote: Remote) -> None:
 
 
 async def test_login_that_was_given_up_half_way_is_made_anew(remote: Remote, tmp_path: Path) -> None:
-    """Whoever was in a hurry must not leave a connection behind that others take for one that is there."""
+    """A canceled caller must not leave an incomplete connection that others take for an open one."""
     slow, go = tmp_path / "ssh", tmp_path / "go"
     slow.write_text(f'#!/bin/sh\nwhile [ ! -e {go} ]; do sleep 0.02; done\nexec ssh "$@"\n')
     slow.chmod(0o755)
@@ -211,7 +211,7 @@ async def test_home_too_deep_for_sockets_is_told_at_once_and_can_be_deleted(sshd
 async def test_machine_that_answers_nonsense_is_told_as_one_that_failed(
     sshd: Sshd, driver: SshDriver, says: str, told: str
 ) -> None:
-    """The login may belong to the workspace, with everything that it runs."""
+    """The workspace may control the login, with everything that it runs."""
     await asyncio.to_thread(sshd.stop)
     own = sshd.directory / "own"
     own.mkdir()
@@ -387,7 +387,7 @@ async def test_identity_lies_on_no_disk_after_the_login(remote: Remote) -> None:
 
 
 def test_listed_hosts_are_not_for_other_machines() -> None:
-    """Refused when a template is pushed; a manifest that came another way must not get the machine's network for it."""
+    """Such templates are refused when they are pushed; a stored manifest must not get the machine's network instead."""
     facts = Facts(root="/r", uid=1000, python="/usr/bin/python3", python_prefix="/usr", bwrap="/usr/bin/bwrap")
 
     with pytest.raises(DriverError, match="hosts") as caught:

@@ -1,4 +1,4 @@
-"""The driver with the agent that ships: what one leaves to the other fits together."""
+"""The local driver together with the real agent."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def test_workspace_with_the_real_agent_lives_and_ends(driver: LocalDriver,
     assert not (await driver.probe(SPEC)).alive
 
 
-# What a command that may only look tries all the same, and what is left of it.
+# Attempts of a read-only command, and what is left of them.
 TRIES = {
     "write a file": "touch ~/new",
     "write in the project": "touch ~/project/new",

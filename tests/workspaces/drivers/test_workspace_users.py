@@ -1,4 +1,4 @@
-"""Which user a local workspace runs as. What only root can do is tried by root; a normal user has nothing to choose."""
+"""The users of local workspaces. Tests that need root run as root; an unprivileged server has no choice of users."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from rookery.workspaces.drivers.protocol import DriverError, Sandbox
 from rookery.workspaces.drivers.workspace_directory import Layout
 from rookery.workspaces.drivers.workspace_users import STATE, Users
 from tests.workspaces.drivers.driver_rig import spec
-from tests.workspaces.drivers.test_local import Yard, yard
+from tests.workspaces.drivers.test_local import LocalRig, local_rig
 
-assert yard is not None  # the fixture
+assert local_rig is not None  # the fixture
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users")
 LOW, HIGH = 1_900_000_000, 1_900_000_009
 
@@ -32,7 +32,7 @@ def place(data_dir: Path, name: str, *, owner: int | None = None) -> Layout:
 
 
 def make(data_dir: Path, chosen: Users, name: str, **options: bool) -> int:
-    """A workspace with its user, as a start leaves it."""
+    """Make a workspace with its user, as a start leaves it."""
     at = Layout.of(data_dir, name)
     at.directory.mkdir(parents=True)
     uid = chosen.choose(at, writes_shared=options.get("writes_shared", False))
@@ -157,51 +157,51 @@ def test_deep_tree_is_given_with_few_open_files(tmp_path: Path) -> None:
         assert home.stat().st_uid == LOW
     finally:
         os.close(at)
-        # The runner removes old directories by recursion, and would fail on this one.
+        # pytest removes old directories recursively, and would fail on this one.
         archives.discard(home)
 
 
 @as_root
-async def test_start_takes_over_a_workspace_of_an_older_version(yard: Yard) -> None:
-    ws = await yard.start()
-    await yard.run(ws, "mkdir ~/old && echo mine > ~/old/file && ln -s /etc ~/old/link")
-    await yard.driver.stop(ws, 1)
-    directory_setup.give(yard.path(ws) / "home", 65534)
-    directory_setup.give(yard.path(ws) / "run", 65534)
+async def test_start_takes_over_a_workspace_of_an_older_version(local_rig: LocalRig) -> None:
+    ws = await local_rig.start()
+    await local_rig.run(ws, "mkdir ~/old && echo mine > ~/old/file && ln -s /etc ~/old/link")
+    await local_rig.driver.stop(ws, 1)
+    directory_setup.give(local_rig.path(ws) / "home", 65534)
+    directory_setup.give(local_rig.path(ws) / "run", 65534)
 
     again = msgspec.structs.replace(ws, generation=2)
-    await yard.start(again)
-    code, output = await yard.run(again, "cat ~/old/file && echo more >> ~/old/file && touch ~/new")
+    await local_rig.start(again)
+    code, output = await local_rig.run(again, "cat ~/old/file && echo more >> ~/old/file && touch ~/new")
 
     assert (code, output) == (0, "mine\n")
-    owner = (yard.path(ws) / "home").stat().st_uid
+    owner = (local_rig.path(ws) / "home").stat().st_uid
     assert workspace_users.DEFAULT_RANGE[0] <= owner <= workspace_users.DEFAULT_RANGE[1]
-    assert {path.lstat().st_uid for path in (yard.path(ws) / "home").rglob("*")} == {owner}
+    assert {path.lstat().st_uid for path in (local_rig.path(ws) / "home").rglob("*")} == {owner}
     assert os.stat("/etc").st_uid == 0
 
 
 @as_root
-async def test_running_workspace_of_an_older_version_answers_until_it_is_started_again(yard: Yard) -> None:
-    """A server that was upgraded goes on with the sandboxes it finds."""
-    older = yard.another_driver(uid_range=(65533, 65533))
+async def test_running_workspace_of_an_older_version_answers_until_it_is_started_again(local_rig: LocalRig) -> None:
+    """An upgraded server continues with the sandboxes it finds."""
+    older = local_rig.another_driver(uid_range=(65533, 65533))
     ws = spec()
     await older.start(ws, print)
-    yard._started.append(ws)
+    local_rig._started.append(ws)
 
-    assert (yard.path(ws) / "home").stat().st_uid == 65533
-    assert (await yard.driver.probe(ws)).answers
-    assert await yard.run(ws, "echo still") == (0, "still\n")
+    assert (local_rig.path(ws) / "home").stat().st_uid == 65533
+    assert (await local_rig.driver.probe(ws)).answers
+    assert await local_rig.run(ws, "echo still") == (0, "still\n")
 
 
 @as_root
-async def test_shared_folder_s_user_is_the_kernel_s_user(yard: Yard, tmp_path: Path) -> None:
+async def test_shared_folder_s_user_is_the_kernel_s_user(local_rig: LocalRig, tmp_path: Path) -> None:
     folder = tmp_path / "shared"
     folder.mkdir()
     os.chown(folder, 4711, 4711)
-    yard.driver = yard.another_driver(uid=4711)
-    ws = await yard.start(sandbox=Sandbox(network="none", rw_binds=(str(folder),)))
+    local_rig.driver = local_rig.another_driver(uid=4711)
+    ws = await local_rig.start(sandbox=Sandbox(network="none", rw_binds=(str(folder),)))
 
-    assert await yard.run(ws, f"touch {folder}/made") == (0, "")
+    assert await local_rig.run(ws, f"touch {folder}/made") == (0, "")
     assert (folder / "made").stat().st_uid == 4711
 
 

@@ -1,4 +1,4 @@
-"""What workspaces reach in tests, or do not: servers on the loopback, behind names that a resolver of ours knows."""
+"""Servers that workspaces reach in tests, or do not: on the loopback, with names of a test resolver."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Handle = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 @dataclass
 class Names:
-    """A resolver. A name with several answers gives the next one each time, as one that rebinds does."""
+    """A resolver. A name with several addresses returns the next one each time, as in DNS rebinding."""
 
     known: dict[str, list[list[str]]] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
-    resolve: Resolve | None = None  # instead of what is known
+    resolve: Resolve | None = None  # overrides the known names
 
     def set(self, name: str, *answers: Iterable[str]) -> None:
         self.known[name] = [list(each) for each in answers]
@@ -36,13 +36,13 @@ class Names:
         return answers.pop(0) if len(answers) > 1 else answers[0]
 
     def guard(self, *allow: str) -> Guard:
-        """One that takes the machine's first loopback address for a public one, and no other."""
+        """Return a guard that treats the machine's first loopback address, and no other, as public."""
         return Guard(allow or (f"{HERE}/32",), resolve=self.resolve or self)
 
 
 @dataclass
 class Outside:
-    """Servers, and what they heard."""
+    """Servers, and the requests they received."""
 
     directory: Path
     heard: list[bytes] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Outside:
     _stack: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
 
     async def serve(self, handle: Handle, *, tls: bool = False, host: str = HERE) -> int:
-        """Listen; gives the port."""
+        """Listen and return the port."""
         context = None
         if tls:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -71,7 +71,7 @@ class Outside:
         return int(server.sockets[0].getsockname()[1])
 
     async def web(self, text: str = "hello from outside", *, tls: bool = False, host: str = HERE) -> int:
-        """A server that remembers requests with their bodies and answers each with a text."""
+        """Start a server that records requests with their bodies and responds to each with a text."""
 
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             head = await reader.readuntil(b"\r\n\r\n")

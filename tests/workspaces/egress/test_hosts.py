@@ -1,4 +1,4 @@
-"""The list of hosts of a template: how entries are written, and what they cover."""
+"""The host list of a template: the syntax of entries, and the hosts they cover."""
 
 from __future__ import annotations
 

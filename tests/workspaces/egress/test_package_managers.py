@@ -1,5 +1,4 @@
-"""pip, npm, git and ssh in a workspace with the default network, against servers on the loopback that an operator has
-exempted."""
+"""pip, npm, git and ssh in a workspace with the default network, against exempted servers on the loopback."""
 
 from __future__ import annotations
 
@@ -148,7 +147,7 @@ async def site() -> AsyncIterator[Site]:
 
 
 def require(program: str) -> None:
-    """In a workspace only what is below /usr is there."""
+    """Skip unless the program is below /usr: a workspace sees nothing else."""
     if shutil.which(program, path="/usr/bin:/usr/local/bin") is None:
         pytest.skip(f"there is no {program} below /usr")
 
@@ -227,7 +226,7 @@ async def test_connect_is_a_connection_on_standard_input_and_output(site: Site) 
     connect = "python3 -I /run/rookery-agent.pyz connect"
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        said = await reader.read(-1)  # until the other side has said that it is done
+        said = await reader.read(-1)  # until the other side has closed
         writer.write(said.upper())
         writer.close()
 

@@ -23,7 +23,7 @@ QUICK = Times(head=0.3, connect=2.0, idle=0.5, half=0.3, linger=0.3)
 
 
 class Rig:
-    """A proxy with an outside. Each connection is one end of a pair of sockets, whose other end the proxy serves."""
+    """A proxy with an outside. Each connection is one end of a socket pair, whose other end the proxy serves."""
 
     def __init__(self, out: Outside) -> None:
         self.out = out
@@ -55,7 +55,7 @@ class Rig:
         return await Wire.over(near)
 
     async def ask(self, request: bytes, *, end: bool = False) -> bytes:
-        """Everything that comes back."""
+        """Return everything that comes back."""
         client = await self.connect()
         try:
             await client.write(request)
@@ -390,7 +390,7 @@ async def test_peer_that_never_reads_holds_little_memory_and_is_given_up(rig: Ri
     await until(lambda: rig.out.open == 0)
 
     assert all(task.done() for task in rig.tasks)
-    # What the kernel holds between three sockets, and little more: without a bound it would be gigabytes by now.
+    # About what the kernel buffers between three sockets: without a limit it would be gigabytes by now.
     assert sent < 32 * MEBIBYTE
     assert rig.stats.bytes["received"] < 2 * MEBIBYTE
 
@@ -415,7 +415,7 @@ async def test_client_that_has_its_answer_and_leaves_is_not_kept_for_long(rig: R
     async def stay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
-        await reader.read(-1)  # it was told that the connection ends, and does not end it
+        await reader.read(-1)  # it was told that the connection ends, and does not close it
 
     port = await rig.out.serve(stay)
     rig.hosts = (f"listed.test:{port}",)
@@ -460,7 +460,7 @@ async def test_every_public_host_and_port_is_reached_where_the_network_is_public
 
     for place in (f"any.test:{port}", f"listed.test:{port}", f"{HERE}:{port}", f"[::ffff:{HERE}]:{port}"):
         assert (await rig.ask(f"GET http://{place}/ HTTP/1.1\r\n\r\n".encode())).endswith(b"hello from outside"), place
-    assert rig.names.asked == ["any.test", "listed.test"]  # an address is nothing to be looked up
+    assert rig.names.asked == ["any.test", "listed.test"]  # an address needs no lookup
     assert rig.stats.requests == {"allowed": 4}
 
 
@@ -505,7 +505,7 @@ async def test_names_that_nobody_answers_hold_up_their_own_workspace_only(rig: R
     rig.lookups = Lookups(3)  # another workspace's
     theirs = await rig.ask(f"GET http://listed.test:{port}/ HTTP/1.1\r\n\r\n".encode())
 
-    # Nobody waits for the three any more, and still their threads are at work.
+    # The three requests have ended, but their threads are still busy.
     assert asked == ["slow0.test", "slow1.test", "slow2.test", "listed.test"]
     assert b"did not answer in time" in late
     assert theirs.endswith(b"hello from outside")

@@ -1,4 +1,4 @@
-"""Requests to the proxy: what is understood, what is passed on, and what could be understood in two ways."""
+"""Requests to the proxy: what is parsed, what is forwarded, and what is ambiguous."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workspaces that reach listed hosts only, in real sandboxes: what gets out, and what does not."""
+"""Workspaces that reach only listed hosts, in real sandboxes: what gets out, and what does not."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ async def test_socket_belongs_to_the_workspace_and_its_directory_to_the_server(w
 
 
 async def is_connected(world: World, ws: WorkspaceSpec) -> bool:
-    """Whether somebody inside waits at the port of the proxy (3128 is 0C38) with a connection that stands (01)."""
+    """Return whether a process inside has an established connection (01) to the port of the proxy (3128 is 0C38)."""
     return (await world.run(ws, "grep -q ':0C38 [0-9A-F:]* 01 ' /proc/net/tcp"))[0] == 0
 
 
@@ -292,7 +292,7 @@ async def test_replica_that_was_killed_leaves_its_sockets_to_the_next(world: Wor
     await other.wait()
     await driver.egress_sockets.keep()
 
-    assert "cannot be reached" in refused[1]  # it was the other one: it knows no such name
+    assert "cannot be reached" in refused[1]  # the other replica responded: it does not know this name
     assert not has_taken_too_early
     assert await world.run(ws, f"curl -sS http://listed.test:{port}/") == (0, "hello from outside")
 
@@ -349,7 +349,7 @@ async def test_changed_list_holds_from_the_next_start(world: World) -> None:
     before = await reached()
     changed = Sandbox(network="hosts", hosts=(f"new.test:{port}",))
     ws = msgspec.structs.replace(ws, generation=2, token=f"{driver_rig.TOKEN}2", sandbox=changed)
-    # Elsewhere: the replica that served it until now knows nothing of the change.
+    # Started by another replica: the one that served it until now is not notified.
     await other.start(ws, print)
     after = await reached()
     ws = msgspec.structs.replace(ws, generation=3, token=f"{driver_rig.TOKEN}3", sandbox=Sandbox(network="none"))
@@ -410,7 +410,7 @@ print((looks[-1] - before) // 1024)
     exit_code, output = await world.run(ws, f"python3 -c {shlex.quote(code)}")
 
     assert exit_code == 0, output
-    assert int(output) < 40  # MiB, for forty connections without end
+    assert int(output) < 40  # MiB, for forty unfinished connections
 
 
 async def test_unusable_list_is_refused_at_the_start(world: World) -> None:

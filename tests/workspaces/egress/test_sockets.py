@@ -1,4 +1,4 @@
-"""The sockets of workspaces: who serves them, how many connections they take, and what is left of them."""
+"""The egress sockets of workspaces: which replica serves them, connection limits, and cleanup."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WORKSPACE = "0a1b"
 
 
 class Machine:
-    """A data directory with a workspace whose sandbox is, for all that the launcher has written, this very process."""
+    """A data directory with a workspace whose recorded sandbox process is this test process."""
 
     def __init__(self, data_dir: Path, out: Outside) -> None:
         self.data_dir = data_dir

@@ -1,4 +1,4 @@
-"""SOCKS 5 at the socket of a workspace: what is understood, what is refused, and that nothing hostile gets further."""
+"""SOCKS 5 at the socket of a workspace: what is parsed, what is refused, and that hostile input gets no further."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BOUND = b"\x00\x01" + bytes(6)
 
 
 def connect(host: str | bytes, port: int, *, command: int = 1, reserved: int = 0, kind: int | None = None) -> bytes:
-    """A request, by the kind of address that fits."""
+    """Return a request with the matching address type."""
     if isinstance(host, bytes):
         place, found = bytes((len(host),)) + host, 3
     else:
@@ -155,7 +155,7 @@ NAMES = st.lists(LABELS, min_size=1, max_size=4).map(".".join).filter(lambda nam
 
 
 async def _parsed(data: bytes, cuts: Sequence[int]) -> Request | str:
-    """What comes of these bytes when they arrive in these pieces, and then no more."""
+    """Return the result of these bytes when they arrive in these pieces and then end."""
     near, far = socket.socketpair(socket.AF_UNIX)
     client, served = await Wire.over(near), await Wire.over(far)
 
@@ -234,7 +234,7 @@ def test_no_noise_reaches_anybody_or_is_left_unanswered(data: bytes, first: byte
         await client.write(first + data)
         client.end()
         async with asyncio.timeout(20):
-            # Listed hosts only, and none of them: whatever is understood is refused before anybody is asked.
+            # Only listed hosts, and none of them: every valid request is refused before a host is contacted.
             await proxy.serve(served, "w", Policy(1, ("only.test:1",)), lookups=Lookups(1))
         served.drop()
         client.drop()

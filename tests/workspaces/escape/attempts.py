@@ -1,7 +1,7 @@
-"""What code in a workspace may try, and how it is refused.
+"""Escape attempts of code in a workspace, and how they are refused.
 
-Each command is run by a shell inside; what it says must match, and must not hold any of the secrets outside. A command
-that was refused for another reason than the one that is named here, such as a typing error, fails its test.
+Each command is run by a shell inside. Its output must match, and must not contain any of the secrets outside. A command
+that was refused for another reason than the one named here, such as a typing error, fails its test.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Attempt(NamedTuple):
 
 
 def python(code: str) -> str:
-    """Code without double quotes or dollars, as a command that says the error it ends with."""
+    """Return code without double quotes or dollars as a command that prints the error it ends with."""
     return f'python3 -c "{code}" 2>&1 | tail -n 1'
 
 
@@ -50,7 +50,7 @@ def system_call(number: int, *arguments: int) -> str:
 
 
 def family(call: str, number: int, kind: int, protocol: int = 0) -> str:
-    """By the system call itself: libraries look at families, too."""
+    """Use the system call itself: libraries check families, too."""
     return python(
         f"import ctypes, os; libc = ctypes.CDLL(None, use_errno=True); made = (ctypes.c_int * 2)(); "
         f"print('MADE' if libc.syscall({NUMBERS[call]}, ctypes.c_ulong({number}), {kind}, {protocol}, made) >= 0 "
@@ -188,7 +188,7 @@ NETWORK = [
     Attempt("read the network", family("socket", 17, 3), UNSUPPORTED),
 ]
 
-# Every family that a kernel may have, by its number: Python does not know all of them.
+# Every family that a kernel may have, by its number: Python does not define all of them.
 FAMILIES = {
     **{"ax25": 3, "ipx": 4, "appletalk": 5, "x25": 9, "key": 15, "packet": 17, "rds": 21, "llc": 26, "can": 29},
     **{"tipc": 30, "bluetooth": 31, "rxrpc": 33, "phonet": 35, "alg": 38, "nfc": 39, "vsock": 40, "kcm": 41},
@@ -239,7 +239,7 @@ LIMITS = [
     ),
 ]
 
-# Named here once more: a call that the filter forgets must be missed.
+# Listed again on purpose: a call that is missing in the filter must be noticed.
 CALLS = (
     *("keyctl", "add_key", "request_key", "bpf", "perf_event_open", "userfaultfd"),
     *("io_uring_setup", "io_uring_enter", "io_uring_register", "kexec_load", "kexec_file_load"),

@@ -1,5 +1,7 @@
-"""The same attempts once more, with a server that is a normal user, and workspaces behind the sshd of such a user; only
-root can try both."""
+"""The same attempts with an unprivileged server, and with workspaces behind the sshd of an unprivileged user.
+
+Only root can run both.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from tests.workspaces.drivers import driver_rig
 ROOT = Path(__file__).parents[3]
 USER = 41234
 
-# A user whom ssh and sshd know by name, in a view of the machine of its own.
+# A user that ssh and sshd know by name, in a separate mount namespace.
 BECOME = """
 import ctypes, os, sys
 from rookery.workspaces.drivers.launcher import source_access
@@ -61,7 +63,7 @@ def test_normal_user_confines_as_well_as_root_does(tests: str) -> None:
             [*command, tests],
             env={"PATH": os.environ["PATH"], "HOME": home, "TMPDIR": home, "CI": "true", **chosen},
             stdin=subprocess.DEVNULL,
-            # A file: the end of a pipe comes when everything that a workspace has started is gone, too.
+            # A file: a pipe would only end when every process that a workspace has started is gone, too.
             stdout=output,
             stderr=subprocess.STDOUT,
             timeout=240,

@@ -1,4 +1,4 @@
-"""Nothing that runs in a workspace gets out of it. The table is in `attempts`."""
+"""No code in a workspace can escape from it. The table is in `attempts`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECRET = "a-secret-of-the-server"
 PRIVATE = "a-secret-of-another-workspace"
 
 
-class Prison:
+class EscapeRig:
     """A server's data, a process and sockets outside, another workspace, and two to break out of."""
 
     def __init__(self, root: Path, machine: Machine | None = None) -> None:
@@ -53,7 +53,7 @@ class Prison:
         self.abstract = socket.socket(socket.AF_UNIX)
 
     def _install(self, prefix: Path) -> Path:
-        """A tree that workspaces see because their Python is there, with files of the server in it."""
+        """Make a tree that workspaces see because their Python is there, with files of the server in it."""
         (prefix / "lib" / "keys").mkdir(parents=True)
         (prefix / "data").mkdir()
         for path in (prefix / "lib" / "keys" / "tls.key", prefix / "lib" / ODD, prefix / "data" / "beside"):
@@ -65,8 +65,9 @@ class Prison:
         return prefix
 
     def _keys(self, prefix: Path) -> dict[str, Path | None]:
-        """Files that settings name, in each tree that workspaces see. Those of the system are what happens to be there:
-        a normal user can put nothing beside them."""
+        """Return files that settings name, in each tree that workspaces see. Those of the system are existing files: an
+        unprivileged user cannot put files beside them.
+        """
         return {
             "below /usr": _some_file("/usr/share"),
             "among certificates": _some_file("/etc/ssl/certs"),
@@ -78,7 +79,7 @@ class Prison:
 
     def _listening(self, name: str) -> socket.socket:
         made = socket.socket(socket.AF_UNIX)
-        # Relative, for a path of pytest is longer than a socket's may be.
+        # Relative, because paths of pytest are longer than socket paths may be.
         handle = os.open(self.data, os.O_PATH)
         made.bind(f"/proc/self/fd/{handle}/{name}")
         os.close(handle)
@@ -92,7 +93,7 @@ class Prison:
             await asyncio.gather(*(self.driver.start(ws, print) for ws in self.workspaces.values()))
 
         asyncio.run(start())
-        # As the user of the workspace: no other rule than the sandbox keeps them apart.
+        # As the user of the workspace: only the sandbox separates them.
         home = self.data / "workspaces" / self.workspaces[OPEN].id / "home"
         self.outside = subprocess.Popen(
             ["sleep", "1000"], user=home.stat().st_uid, env={"PATH": os.defpath, "KEY": SECRET}
@@ -139,64 +140,66 @@ def _some_file(directory: str) -> Path | None:
 
 
 @pytest.fixture(scope="module")
-def prison() -> Iterator[Prison]:
+def escape_rig() -> Iterator[EscapeRig]:
     with tempfile.TemporaryDirectory(prefix="escape-") as root:
-        prison = Prison(Path(root))
+        escape_rig = EscapeRig(Path(root))
         try:
-            prison.open()
-            yield prison
+            escape_rig.open()
+            yield escape_rig
         finally:
-            prison.close()
+            escape_rig.close()
 
 
 @pytest.mark.parametrize("attempt", ATTEMPTS, ids=lambda attempt: attempt.name)
-def test_workspace_is_not_left(prison: Prison, attempt: Attempt) -> None:
-    output = prison.attempt(attempt)
+def test_workspace_is_not_left(escape_rig: EscapeRig, attempt: Attempt) -> None:
+    output = escape_rig.attempt(attempt)
 
     assert re.search(attempt.refused, output, re.IGNORECASE), output
     assert SECRET not in output
     assert PRIVATE not in output
-    assert prison.workspaces[attempt.where].token not in output
-    assert prison.outside.poll() is None
+    assert escape_rig.workspaces[attempt.where].token not in output
+    assert escape_rig.outside.poll() is None
 
 
-def test_files_that_settings_name_are_seen_in_no_tree(prison: Prison) -> None:
-    prefix = Path(prison.keys["by a link"]).parents[1]
+def test_files_that_settings_name_are_seen_in_no_tree(escape_rig: EscapeRig) -> None:
+    prefix = Path(escape_rig.keys["by a link"]).parents[1]
     lib = prefix / "lib"
-    # As a certificate is renewed: by a new file that takes the place of the old one.
+    # As a certificate is renewed: by a new file that replaces the old one.
     (prefix / "new").write_text(SECRET)
-    (prefix / "new").rename(prison.keys["that is renewed"])
-    prison.keys["that appears later"].write_text(SECRET)
-    hidden = [*prison.keys.values(), lib / "keys" / "tls.key", lib / "hard.key", prefix / "data" / "beside"]
-    # A command is text, and the odd name is none.
+    (prefix / "new").rename(escape_rig.keys["that is renewed"])
+    escape_rig.keys["that appears later"].write_text(SECRET)
+    hidden = [*escape_rig.keys.values(), lib / "keys" / "tls.key", lib / "hard.key", prefix / "data" / "beside"]
+    # A command is text, and the odd name is not valid text.
     names = [f"{lib}/odd*" if path.name == ODD else shlex.quote(str(path)) for path in hidden]
     looks = [f"cat {name} && echo SEEN" for name in names]
 
     for where in (OPEN, PROXIED):
         for look in looks:
-            code, output = prison.run(where, look)
+            code, output = escape_rig.run(where, look)
             assert (code, "SEEN" in output, SECRET in output) == (1, False, False), (look, output)
-        assert SECRET not in prison.run(where, f"grep -rs {SECRET} {prefix} /etc")[1]
+        assert SECRET not in escape_rig.run(where, f"grep -rs {SECRET} {prefix} /etc")[1]
 
 
-def test_what_is_beside_hidden_files_is_still_there(prison: Prison) -> None:
-    prefix = Path(prison.keys["by a link"]).parents[1]
+def test_what_is_beside_hidden_files_is_still_there(escape_rig: EscapeRig) -> None:
+    prefix = Path(escape_rig.keys["by a link"]).parents[1]
 
-    assert prison.run(OPEN, f"cat {prefix}/lib/program") == (0, "a program")
-    assert prison.run(OPEN, f"touch {prefix}/lib/new; touch {prefix}/lib/keys/new")[0] == 1
+    assert escape_rig.run(OPEN, f"cat {prefix}/lib/program") == (0, "a program")
+    assert escape_rig.run(OPEN, f"touch {prefix}/lib/new; touch {prefix}/lib/keys/new")[0] == 1
     for tree in ("/usr/share", "/etc/ssl/certs"):
-        inside = set(prison.run(OPEN, f"ls -A {tree}")[1].split("\n"))
+        inside = set(escape_rig.run(OPEN, f"ls -A {tree}")[1].split("\n"))
         missing = {name for name in os.listdir(tree) if "\n" not in name} - inside
-        assert missing <= {path.name for path in prison.keys.values()}, tree
+        assert missing <= {path.name for path in escape_rig.keys.values()}, tree
 
 
 @pytest.mark.parametrize("key", ["by a link", "with an odd name", "that appears later", "below /usr"])
 @pytest.mark.parametrize("above", [0, 1])
-def test_template_that_binds_over_a_key_file_does_not_start(prison: Prison, key: str, above: int) -> None:
-    path = prison.keys[key].parent if above else prison.keys[key]
+def test_template_that_binds_over_a_key_file_does_not_start(escape_rig: EscapeRig, key: str, above: int) -> None:
+    path = escape_rig.keys[key].parent if above else escape_rig.keys[key]
 
     with pytest.raises(DriverError, match=r"holds, or lies in|leads through a link"):
-        asyncio.run(prison.driver.start(driver_rig.spec(sandbox=Sandbox(network="none", ro_binds=(str(path),))), print))
+        asyncio.run(
+            escape_rig.driver.start(driver_rig.spec(sandbox=Sandbox(network="none", ro_binds=(str(path),))), print)
+        )
 
 
 EXHAUST = """
@@ -210,41 +213,41 @@ TAKE_ONE = "import ctypes; print('got one' if ctypes.CDLL(None).inotify_init() >
 
 
 def test_workspace_that_uses_up_its_user_s_limits_leaves_others_theirs_where_the_server_is_root(
-    prison: Prison,
+    escape_rig: EscapeRig,
 ) -> None:
-    """A server that is a normal user has one user for all of them: there the limit is shared, as the manual says."""
+    """An unprivileged server has one user for all of them: there the limit is shared, as the manual says."""
     with open("/proc/sys/fs/inotify/max_user_instances") as file:
         assert int(file.read()) < 4000, "one process cannot use up this machine's limit"
-    ws = prison.workspaces[TIGHT]
-    home = prison.data / "workspaces" / ws.id / "home"
-    holding = driver_rig.begin(prison.driver, ws, f'python3 -c "{EXHAUST}"')
+    ws = escape_rig.workspaces[TIGHT]
+    home = escape_rig.data / "workspaces" / ws.id / "home"
+    holding = driver_rig.begin(escape_rig.driver, ws, f'python3 -c "{EXHAUST}"')
     asyncio.run(until((home / "full").exists, timeout=60))
 
-    _, own = prison.run(TIGHT, f'python3 -c "{TAKE_ONE}"')
-    _, other = prison.run("victim", f'python3 -c "{TAKE_ONE}"')
-    prison.run(TIGHT, "touch ~/release")
-    driver_rig.end(prison.driver, ws, holding)
+    _, own = escape_rig.run(TIGHT, f'python3 -c "{TAKE_ONE}"')
+    _, other = escape_rig.run("victim", f'python3 -c "{TAKE_ONE}"')
+    escape_rig.run(TIGHT, "touch ~/release")
+    driver_rig.end(escape_rig.driver, ws, holding)
 
     assert own == "none left\n"
     assert other == ("got one\n" if os.geteuid() == 0 else "none left\n")
 
 
-def test_what_is_allowed_works(prison: Prison) -> None:
-    """Or the refusals above would say nothing."""
+def test_what_is_allowed_works(escape_rig: EscapeRig) -> None:
+    """Otherwise the refusals above would prove nothing."""
     command = "echo mine > ~/file && cat ~/file && touch /tmp/x /run/x /dev/shm/x && python3 -c 'print(1)' && id -un"
 
-    assert prison.run(OPEN, command) == (0, "mine\n1\nagent\n")
-    assert prison.run(OPEN, "unshare -Ur id -u") == (0, "0\n")
-    assert PRIVATE in prison.run("victim", "cat ~/private")[1]
+    assert escape_rig.run(OPEN, command) == (0, "mine\n1\nagent\n")
+    assert escape_rig.run(OPEN, "unshare -Ur id -u") == (0, "0\n")
+    assert PRIVATE in escape_rig.run("victim", "cat ~/private")[1]
 
 
-def test_agent_survives_a_command_that_kills_everything(prison: Prison) -> None:
+def test_agent_survives_a_command_that_kills_everything(escape_rig: EscapeRig) -> None:
     signals = "; ".join(f"kill -{name} 1" for name in ("HUP", "INT", "QUIT", "TERM", "SEGV", "STOP", "KILL"))
 
     for command in (signals, "pkill -9 python3", "kill -9 -1"):
-        prison.run("victim", f"{command}; true")
+        escape_rig.run("victim", f"{command}; true")
 
-    assert prison.run("victim", "echo alive") == (0, "alive\n")
+    assert escape_rig.run("victim", "echo alive") == (0, "alive\n")
 
 
 LIES = {
@@ -274,46 +277,46 @@ finally:
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_agent_that_was_replaced_gains_nothing_by_lying(prison: Prison, lie: str) -> None:
+def test_agent_that_was_replaced_gains_nothing_by_lying(escape_rig: EscapeRig, lie: str) -> None:
     code = LIAR.replace("LIE", LIES[lie])
-    ws = prison.workspaces["victim"]
-    socket_path = prison.data / "workspaces" / ws.id / "run" / "agent.sock"
+    ws = escape_rig.workspaces["victim"]
+    socket_path = escape_rig.data / "workspaces" / ws.id / "run" / "agent.sock"
     before = os.stat(socket_path).st_ino
 
     def is_(inode: int) -> bool:
         return socket_path.exists() and os.stat(socket_path).st_ino == inode
 
     async def probe() -> Probe:
-        await asyncio.to_thread(driver_rig.begin, prison.driver, ws, f'python3 -c "{code}"')
+        await asyncio.to_thread(driver_rig.begin, escape_rig.driver, ws, f'python3 -c "{code}"')
         await until(lambda: socket_path.exists() and not is_(before), timeout=60)
-        found = await prison.driver.probe(ws)
+        found = await escape_rig.driver.probe(ws)
         await until(lambda: is_(before), timeout=60)
         return found
 
     found = asyncio.run(probe())
 
     assert (found.alive, found.answers) == (True, False)
-    assert prison.run("victim", "echo still here") == (0, "still here\n")
+    assert escape_rig.run("victim", "echo still here") == (0, "still here\n")
 
 
-def test_stop_leaves_nothing(prison: Prison) -> None:
+def test_stop_leaves_nothing(escape_rig: EscapeRig) -> None:
     ws = driver_rig.spec(sandbox=Sandbox(network="none"))
 
     async def look() -> tuple[bool, bool]:
-        await prison.driver.start(ws, print)
+        await escape_rig.driver.start(ws, print)
         daemon = "(setsid setsid sh -c 'while :; do sleep 1000; done' >/dev/null 2>&1 &) ; true"
-        started = await asyncio.to_thread(driver_rig.begin, prison.driver, ws, daemon)
-        await asyncio.to_thread(driver_rig.end, prison.driver, ws, started)
-        before = _is_running(prison, ws)
-        await prison.driver.stop(ws, 5)
-        return before, _is_running(prison, ws)
+        started = await asyncio.to_thread(driver_rig.begin, escape_rig.driver, ws, daemon)
+        await asyncio.to_thread(driver_rig.end, escape_rig.driver, ws, started)
+        before = _is_running(escape_rig, ws)
+        await escape_rig.driver.stop(ws, 5)
+        return before, _is_running(escape_rig, ws)
 
     assert asyncio.run(look()) == (True, False)
-    asyncio.run(prison.driver.delete(ws))
+    asyncio.run(escape_rig.driver.delete(ws))
 
 
-def _is_running(prison: Prison, ws: WorkspaceSpec) -> bool:
-    """Whether any process of the machine has this workspace's home mounted."""
+def _is_running(escape_rig: EscapeRig, ws: WorkspaceSpec) -> bool:
+    """Return whether any process of the machine has this workspace's home mounted."""
     needle = f"/workspaces/{ws.id}/home /home/agent "
     for entry in Path("/proc").iterdir():
         try:

@@ -1,4 +1,4 @@
-"""From a workspace with the default network nothing of the machine is reached, past the proxy or through it."""
+"""A workspace with the default network reaches nothing of the machine, past the proxy or through it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rookery.workspaces.drivers.sandbox_check import LocalConfig
 from tests.eventually import until
 from tests.workspaces.drivers import driver_rig
 
-# Exempt, as an operator would do it for a registry on the machine.
+# Exempt, as an operator would configure it for a registry on the machine.
 REGISTRY = "127.0.0.2"
 
 TRY = """
@@ -56,7 +56,7 @@ class Machine:
 
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
-        # On every address of the machine: as a server would listen that is told `:7117`.
+        # On every address of the machine, like a server that listens on `:7117`.
         self.everywhere = socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
         self.everywhere.setblocking(False)
         self.port: int = self.everywhere.getsockname()[1]
@@ -108,7 +108,7 @@ async def machine() -> AsyncIterator[Machine]:
 
 
 def own_addresses() -> list[str]:
-    """Those that this machine has, besides loopback."""
+    """Return the addresses of this machine, besides loopback."""
     found = {str(each[4][0]) for each in socket.getaddrinfo(socket.gethostname(), None)}
     for target in ("192.0.2.1", "2001:db8::1"):
         try:

@@ -1,4 +1,4 @@
-"""What a caller reads when an edit cannot be applied."""
+"""Error messages of edits that cannot be applied."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_change_of_endings_that_does_not_match_speaks_of_endings_only() -> None:
 
 
 def test_change_of_endings_is_made_literally_or_not_at_all() -> None:
-    """By lines it would match, and leave endings as they are: the one thing that was to be changed."""
+    """A match by lines would leave endings as they are, which is the one thing to be changed."""
     message = failure("a \nb\n", "a\nb\n", "a\r\nb\r\n")
 
     assert "line endings" in message

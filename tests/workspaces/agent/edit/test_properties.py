@@ -1,4 +1,4 @@
-"""What holds for every edit of every text."""
+"""Properties that hold for every edit of every text."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_lines_join_to_the_text_they_come_from(text: str) -> None:
 
 @given(texts(), texts(least=1, most=2), texts(), texts(least=1, most=2))
 def test_exact_edit_and_its_inverse_give_the_original(before: str, old: str, behind: str, new: str) -> None:
-    # One kind of line ending: with two, the text that goes in is deliberately not the text that was given.
+    # One kind of line ending: with two, the inserted text deliberately differs from the given one.
     old, new, before, behind = (part.replace("\r\n", "\n") for part in (old, new, before, behind))
     assume(old and new)
     text = before + old + behind
@@ -63,7 +63,7 @@ def test_exact_edit_and_its_inverse_give_the_original(before: str, old: str, beh
 
 @st.composite
 def respelled(draw: st.DrawFn) -> tuple[str, str]:
-    """A file, and some of its lines with other blanks and endings."""
+    """Return a file, and some of its lines with other blanks and endings."""
     text = draw(texts(least=1))
     raws = edit_lines.split(text)
     assume(raws)
@@ -120,7 +120,7 @@ HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@\n")
 
 
 def patched(before: str, patch: str) -> str:
-    """What a unified diff makes of a text; fails where the diff does not fit."""
+    """Apply a unified diff to a text; fail where the diff does not fit."""
     old = edit_lines.split(before)
     out: list[str] = []
     at = 0

@@ -1,4 +1,4 @@
-"""Every row of the table "Replacing" (tools.md), with tabs and spaces, LF and CRLF, and no final newline."""
+"""Every replacement rule, with tabs and spaces, LF and CRLF, and no final newline."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ STYLES = [
     for ending in ("\n", "\r\n")
     for final in (True, False)
 ]
-# What a four-space caller with LF writes, as tabs for readability: file, old text, new text, file afterwards.
+# Edits by a four-space caller with LF, written with tabs for readability: file, old text, new text, file afterwards.
 CALLS = [
     pytest.param(
         "class A:\n\tdef f(self):\n\t\tfoo()\n\t\tbar()\n",

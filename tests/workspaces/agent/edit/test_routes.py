@@ -181,7 +181,7 @@ async def test_edit_that_a_crash_cut_off_is_not_made_twice(rig: Rig) -> None:
 
 
 class Died(BaseException):
-    """The end of the process, as far as a test can have it."""
+    """Simulates the death of the process."""
 
 
 async def test_what_a_file_becomes_is_in_the_journal_before_the_first_rename(

@@ -1,4 +1,4 @@
-"""What the agent says of repositories, asked over its socket, with real git."""
+"""The agent's reports about repositories over its socket, with real git."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def scan(rig: Rig, chat: str = "c1") -> list[dict[str, Any]]:
 
 @contextlib.asynccontextmanager
 async def watch(rig: Rig, chat: str = "c1") -> AsyncIterator[AsyncIterator[list[dict[str, Any]]]]:
-    """The repositories of one message after the other."""
+    """Yield the repositories of one message after the other."""
     headers = {"authorization": f"Bearer {rigs.TOKEN}", "x-rookery-generation": "1"}
     timeout = aiohttp.ClientTimeout(total=rigs.PATIENCE_S)
     async with (

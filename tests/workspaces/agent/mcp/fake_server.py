@@ -1,4 +1,4 @@
-"""An MCP server over standard input and output, for tests; run as a program, with nothing but the standard library."""
+"""An MCP server over standard input and output, for tests; run as a program with only the standard library."""
 
 from __future__ import annotations
 

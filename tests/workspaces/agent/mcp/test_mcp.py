@@ -1,4 +1,4 @@
-"""MCP servers of a workspace through a real agent: what is told of them, and what calling them gives."""
+"""MCP servers of a workspace through a real agent: their descriptions and the results of calls."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def program(**env: str) -> dict[str, Any]:
 
 
 async def told(rig: Rig, *, after: int = 0) -> dict[str, Any]:
-    """What the context says of each server, once there is something to say."""
+    """Return the context's description of each server, once there is one."""
     found = await rig.get(f"/v1/context?after={after}&wait_s=50")
     return {each["source"]: each for each in found["resources"] if each["kind"] == "mcp_server"}
 
@@ -38,7 +38,7 @@ async def agree(rig: Rig, *entries: object, wait_s: float = 30) -> Answer:
 
 
 async def agree_to_all(rig: Rig) -> dict[str, Any]:
-    """What the context says of each server after its owner has agreed to what the files name."""
+    """Approve all servers that files name, and return the context's description of each."""
     await agree(rig, *(each["entry"] for each in (await told(rig)).values() if "entry" in each))
     return await told(rig)
 
@@ -50,7 +50,7 @@ async def call(rig: Rig, server: object, tool: object, arguments: object = None,
 
 
 def mark(rig: Rig, name: str = "started") -> dict[str, Any]:
-    """A program that leaves a file when it is run."""
+    """Return a program that creates a file when it is run."""
     return {"command": "/bin/sh", "args": ["-c", f"touch {name}"]}
 
 

@@ -1,4 +1,4 @@
-"""The output of a process in bounded memory: against a model, whatever bytes come in whatever pieces."""
+"""The output of a process in bounded memory, compared with a model for any bytes in any pieces."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEAD, TAIL, VIEW, LINE, SMALL = 64, 256, 200, 20, 50
 
 @contextlib.contextmanager
 def small_buffers() -> Iterator[None]:
-    """For rules that hold for any size: so small that a few words overflow them."""
+    """Make the buffers so small that a few words overflow them, for rules that hold for any size."""
     with pytest.MonkeyPatch.context() as patch:
         for name, size in (("HEAD", HEAD), ("TAIL", TAIL), ("VIEW", VIEW), ("LINE", LINE), ("SMALL", SMALL)):
             patch.setattr(outputs, f"{name}_BYTES", size)
@@ -73,7 +73,7 @@ def test_memory_grows_and_shrinks_by_what_it_says(pieces: list[bytes]) -> None:
 @settings(max_examples=150, deadline=None)
 @given(PIECES)
 def test_follower_sees_every_byte_once_or_is_told_of_a_gap(pieces: list[bytes]) -> None:
-    """Whoever reads after each piece gets the whole text; there is no gap while the pieces fit the buffer."""
+    """A reader after each piece gets the whole text; there is no gap while the pieces fit the buffer."""
     with small_buffers():
         output = Output()
         cursor, seen, gaps = 0, "", 0

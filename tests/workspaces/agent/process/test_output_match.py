@@ -1,4 +1,4 @@
-"""Waiting for words: whatever the expression is, the agent goes on, and what was printed is judged to its end."""
+"""Waits for matching output: the agent stays responsive for any expression, and all output is judged."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def say(process: Process, data: bytes) -> None:
 
 
 class Reaped(Children):
-    """Here nobody waits for the children of the agent, so the test does."""
+    """Reaps children in the test, because no agent does it here."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,14 +78,14 @@ async def test_wait_is_over_with_the_line_that_matches(wait: Wait) -> None:
     say(process, b" in 3")
     say(process, b" ms\n")
 
-    # A last line is looked at whenever it has grown: it may be a prompt that nobody ends.
+    # The last line is matched whenever it has grown: it may be a prompt, which never ends.
     assert (await waiting).line in ("server ready in 3", "server ready in 3 ms")
 
 
 @pytest.mark.parametrize(
     ("process", "pattern", "since", "line"),
     [
-        (running(b"one\ntwo\n"), "two", 0, "two"),  # what is there counts, however short the wait
+        (running(b"one\ntwo\n"), "two", 0, "two"),  # existing output counts, however short the wait
         (running(b"one\ntwo\n"), "one", 4, None),
         (ended(b"one\nlast words"), "words$", 0, "last words"),
         (ended(b"one\n"), "two", 0, None),
@@ -118,7 +118,7 @@ async def test_expression_without_an_end_is_given_up_and_holds_up_nobody(
 
 
 async def test_expression_without_an_end_ends_by_itself(wait: Wait, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An agent that was killed cannot end it."""
+    """A killed agent cannot end the program."""
     monkeypatch.setattr(output_match, "CPU_SECONDS", 1)
     monkeypatch.setattr(output_match, "VERDICT_S", PATIENCE_S)
     process = ended(b"a" * 60 + b"!\n")

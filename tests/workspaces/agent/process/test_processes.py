@@ -1,4 +1,4 @@
-"""Commands in a real agent: how they start, what is seen of them, how they end, who may know of them."""
+"""Commands in a real agent: start, output, end, and which chats may access them."""
 
 from __future__ import annotations
 

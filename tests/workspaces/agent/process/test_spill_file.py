@@ -1,4 +1,4 @@
-"""The file with everything a command printed: when there is one, what is in it, and what stands in its way."""
+"""The spill file of a command: when it exists, what it contains, and what prevents it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.workspaces.agent.agent_rig import Rig
 
 
 class Command:
-    """What a command prints, without a command."""
+    """The output of a command, without a command."""
 
     def __init__(self, home: Path, *, name: str = "call_1", room: int = 10**9) -> None:
         self.output = Output()
@@ -184,7 +184,7 @@ async def test_result_of_another_tool_is_kept_once_under_its_name(rig: Rig) -> N
     assert bad == ("invalid", None)
     assert sorted(path.name for path in folder.iterdir()) == ["call_9", "call_9-2"]
 
-    # Of a command, also over a restart of the agent; a name that is none counts as absent.
+    # The file of a command also survives a restart of the agent; an invalid name counts as absent.
     body = {"command": "seq 1 20000"}
     named = await rig.post("/v1/processes", body, headers={"x-rookery-result": "call_10"}, key="p1")
     unnamed = await rig.post("/v1/processes", body, headers={"x-rookery-result": "../call"})

@@ -1,4 +1,4 @@
-"""Slow clients, answers that are streams, and what is left after many requests; with a server in this process."""
+"""Slow clients, streamed responses, and leftovers of many requests, with a server in this process."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Inside:
         self.closed = asyncio.Event()
 
     async def talk(self, *pieces: bytes) -> bytes:
-        """Send the pieces, without ending; gives what comes back until the server closes."""
+        """Send the pieces without closing; return what comes back until the server closes."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         try:
             for piece in pieces:

@@ -1,4 +1,4 @@
-"""Bad requests get a clear answer, cost little, and never end the agent."""
+"""Bad requests get a clear response, cost little, and never end the agent."""
 
 from __future__ import annotations
 

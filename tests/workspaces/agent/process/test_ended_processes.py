@@ -1,4 +1,4 @@
-"""How long ended processes are kept, and how much memory their outputs take together; with a clock that tests move."""
+"""Ended processes: how long they are kept, and the memory limit of their outputs, with a clock that tests move."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from rookery.workspaces.agent.server.http import ChatHeaders
 SERVER = ChatHeaders()
 
 
-class Shelf:
-    """Ended processes without having run them."""
+class EndedProcesses:
+    """Adds ended processes without running them."""
 
     def __init__(self) -> None:
         self.seconds = 1000.0
@@ -48,34 +48,34 @@ class Shelf:
 
 
 @pytest.fixture
-async def shelf() -> Shelf:
-    return Shelf()
+async def ended_processes() -> EndedProcesses:
+    return EndedProcesses()
 
 
-async def test_ended_process_is_kept_for_an_hour_and_a_running_one_for_ever(shelf: Shelf) -> None:
-    ended, running = shelf.ended(), shelf.running()
+async def test_ended_process_is_kept_for_an_hour_and_a_running_one_for_ever(ended_processes: EndedProcesses) -> None:
+    ended, running = ended_processes.ended(), ended_processes.running()
 
-    shelf.seconds += 60 * 60
-    shelf.kept.sweep()
-    assert shelf.has(ended)
-    shelf.seconds += 1
-    shelf.kept.sweep()
+    ended_processes.seconds += 60 * 60
+    ended_processes.kept.sweep()
+    assert ended_processes.has(ended)
+    ended_processes.seconds += 1
+    ended_processes.kept.sweep()
 
-    assert not shelf.has(ended)
-    assert shelf.has(running)
+    assert not ended_processes.has(ended)
+    assert ended_processes.has(running)
 
 
-async def test_the_newest_256_ended_ones_are_kept(shelf: Shelf) -> None:
-    running = shelf.running()
+async def test_the_newest_256_ended_ones_are_kept(ended_processes: EndedProcesses) -> None:
+    running = ended_processes.running()
     ended = []
     for _ in range(258):
-        shelf.seconds += 1
-        ended.append(shelf.ended())
+        ended_processes.seconds += 1
+        ended.append(ended_processes.ended())
 
-    shelf.kept.sweep()
+    ended_processes.kept.sweep()
 
-    assert [shelf.has(process) for process in ended] == [False] * 2 + [True] * 256
-    assert shelf.has(running)
+    assert [ended_processes.has(process) for process in ended] == [False] * 2 + [True] * 256
+    assert ended_processes.has(running)
 
 
 async def test_oldest_ended_outputs_shrink_when_all_together_are_too_large(
