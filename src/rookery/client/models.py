@@ -14,9 +14,9 @@ import msgspec
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
-    """An administrator read a chat and said why, or reset the password of its owner.
+    """An administrator read a chat with a stated reason, or reset the password of its owner.
 
-    `user` is who did it: null when the account is gone, or for a command on the server's machine. `chat_id` and
+    `user` is the administrator: null if the account is gone, or for a command on the server's machine. `chat_id` and
     `reason` are null for a reset.
     """
 
@@ -28,7 +28,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AccessNotice(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened since the user last dismissed a notice. `through` is what to send to dismiss this one."""
+    """The accesses since the user last dismissed a notice. Send `through` to dismiss this one."""
 
     reads: int
     password_resets: int
@@ -37,16 +37,16 @@ class AccessNotice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AccessPage(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest first."""
+    """A page of accesses, newest first."""
 
     items: tuple[Access, ...]
     next_cursor: str | None = None
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True):
-    """What a chat waits for: results of its client ("tools"), or a person's word ("approval").
+    """What a chat waits for: results of its client ("tools"), or a user's approval ("approval").
 
-    Without a deadline it waits for as long as it takes.
+    Without a deadline it waits without limit.
     """
 
     kind: str
@@ -57,7 +57,7 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
 class ActionCall(msgspec.Struct, frozen=True, kw_only=True):
     """A call that a chat waits for, with its arguments exactly as the model wrote them.
 
-    `always`: which calls a rule would be about, by path and glob, if the answer to this one were to hold always.
+    `always`: the calls that a rule would match, by path and glob, if the answer to this one were remembered.
     """
 
     tool_call_id: str
@@ -67,11 +67,11 @@ class ActionCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Chat(msgspec.Struct, frozen=True, kw_only=True):
-    """A chat as one person sees it: role, pin and unread mark are the viewer's.
+    """A chat as one user sees it: role, pin and unread mark are the viewer's.
 
-    Of other people's chats that the viewer may not read there is the frame only: no title, labels, texts or error.
-    `context` is there once its workspace has told it something, `git` once it was seen to work in a repository: the
-    one with most changes, as it was last seen. Events leave `children` out: each chat has its own.
+    Of other users' chats that the viewer may not read it has metadata only: no title, labels, texts or error.
+    `context` is set once its workspace has reported something, `git` once it was seen to work in a repository: the
+    one with most changes, as last seen. Events leave `children` out: each chat has its own.
     """
 
     id: UUID
@@ -119,7 +119,7 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatError(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a chat stopped."""
+    """The error that stopped a chat."""
 
     message: str = "The chat request failed unexpectedly."
     detail: str | None = None
@@ -182,9 +182,9 @@ class ContextItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContextState(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether what the workspace told the chat is still what it tells; since when not.
+    """Whether the captured context is still the workspace's newest; and since when not.
 
-    `servers` grows whenever something about the MCP servers of the workspace has changed, such as a new question.
+    `servers` grows whenever the MCP servers of the workspace change, for example with a new question.
     """
 
     dirty: bool
@@ -194,7 +194,7 @@ class ContextState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContextUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """How full the model's context was at the newest answer."""
+    """The fill level of the model's context at the newest answer."""
 
     context_tokens: int | None = None
     context_limit: int | None = None
@@ -229,7 +229,7 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DiffStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A repository as it was last seen."""
+    """A repository as last seen."""
 
     root: str
     branch: str | None = None
@@ -545,7 +545,7 @@ class ProposedTitle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PublicUser(msgspec.Struct, frozen=True, kw_only=True):
-    """As much of a user as everybody may see."""
+    """The fields of a user that all users may see."""
 
     id: UUID
     username: str
@@ -600,7 +600,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SearchMatch(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a search found a chat: the newest message of its family that matches. Only a title: all of it is null.
+    """The search hit of a chat: the newest message of its family that matches. All null if only a title matches.
 
     `chat_id` is the chat of the message, which may be a subagent's; `snippet` is plain text around the hit.
     """

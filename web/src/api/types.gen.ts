@@ -1,6 +1,6 @@
 // Written by web/scripts/api_types.py from docs/api/openapi.json (`make docs`). Do not edit.
 
-/** An administrator read a chat and said why, or reset the password of its owner. `user` is who did it: null when the account is gone, or for a command on the server's machine. `chat_id` and `reason` are null for a reset. */
+/** An administrator read a chat with a stated reason, or reset the password of its owner. `user` is the administrator: null if the account is gone, or for a command on the server's machine. `chat_id` and `reason` are null for a reset. */
 export interface Access {
   at: string;
   kind: AccessKind;
@@ -11,7 +11,7 @@ export interface Access {
 
 export type AccessKind = "password_reset" | "read";
 
-/** What happened since the user last dismissed a notice. `through` is what to send to dismiss this one. */
+/** The accesses since the user last dismissed a notice. Send `through` to dismiss this one. */
 export interface AccessNotice {
   reads: number;
   password_resets: number;
@@ -19,20 +19,20 @@ export interface AccessNotice {
   through: number;
 }
 
-/** The newest first. */
+/** A page of accesses, newest first. */
 export interface AccessPage {
   items: Access[];
   next_cursor: string | null;
 }
 
-/** What a chat waits for: results of its client ("tools"), or a person's word ("approval"). Without a deadline it waits for as long as it takes. */
+/** What a chat waits for: results of its client ("tools"), or a user's approval ("approval"). Without a deadline it waits without limit. */
 export interface Action {
   kind: "approval" | "tools";
   tool_calls: ActionCall[];
   deadline_at: string | null;
 }
 
-/** A call that a chat waits for, with its arguments exactly as the model wrote them. `always`: which calls a rule would be about, by path and glob, if the answer to this one were to hold always. */
+/** A call that a chat waits for, with its arguments exactly as the model wrote them. `always`: the calls that a rule would match, by path and glob, if the answer to this one were remembered. */
 export interface ActionCall {
   tool_call_id: string;
   tool_name: string;
@@ -79,7 +79,7 @@ export interface ApprovalSettingsChange {
   timeout_seconds?: number;
 }
 
-/** Which tool calls are denied or asked about. 0 seconds: a question stays open until it is answered. Without `allow_always` people are asked each time, whatever they answered before. */
+/** Which tool calls are denied or asked about. 0 seconds: a question stays open until it is answered. Without `allow_always` users are asked each time, whatever they answered before. */
 export interface ApprovalSettingsValues {
   default?: Default;
   rules?: Rule[];
@@ -94,7 +94,7 @@ export interface AuditSettingsChange {
   retention_days?: number;
 }
 
-/** 0 keeps them for ever. */
+/** 0 keeps them forever. */
 export interface AuditSettingsValues {
   retention_days?: number;
 }
@@ -109,7 +109,7 @@ export interface ChatChanged {
   tool_calls?: ActionCall[];
 }
 
-/** Why a chat stopped. */
+/** The error that stopped a chat. */
 export interface ChatErrorView {
   message?: string;
   detail?: string | null;
@@ -149,7 +149,7 @@ export interface ChatSettingsChange {
   dynamic_tool_timeout_seconds?: number;
 }
 
-/** 0 is never for the days, and no limit for the pools. `retention_days` begin when a chat is archived. */
+/** 0 means never for the days, and no limit for the pools. `retention_days` begin when a chat is archived. */
 export interface ChatSettingsValues {
   retention_days?: number;
   auto_archive_days?: number;
@@ -167,7 +167,7 @@ export interface ChatState {
   queue_len: number;
 }
 
-/** A chat as one person sees it: role, pin and unread mark are the viewer's. Of other people's chats that the viewer may not read there is the frame only: no title, labels, texts or error. `context` is there once its workspace has told it something, `git` once it was seen to work in a repository: the one with most changes, as it was last seen. Events leave `children` out: each chat has its own. */
+/** A chat as one user sees it: role, pin and unread mark are the viewer's. Of other users' chats that the viewer may not read it has metadata only: no title, labels, texts or error. `context` is set once its workspace has reported something, `git` once it was seen to work in a repository: the one with most changes, as last seen. Events leave `children` out: each chat has its own. */
 export interface ChatView {
   id: string;
   owner: PublicUser;
@@ -233,7 +233,7 @@ export interface ContextItemView {
   tools: string[] | null;
 }
 
-/** Whether what the workspace told the chat is still what it tells; since when not. `servers` grows whenever something about the MCP servers of the workspace has changed, such as a new question. */
+/** Whether the captured context is still the workspace's newest; and since when not. `servers` grows whenever the MCP servers of the workspace change, for example with a new question. */
 export interface ContextState {
   dirty: boolean;
   dirty_since: string | null;
@@ -241,7 +241,7 @@ export interface ContextState {
   servers?: number;
 }
 
-/** How full the model's context was at the newest answer. */
+/** The fill level of the model's context at the newest answer. */
 export interface ContextUsage {
   context_tokens?: number | null;
   context_limit?: number | null;
@@ -303,7 +303,7 @@ export type Decision = "approve" | "deny";
 /** The treatment of calls that no rule matches. */
 export type Default = "allow" | "ask";
 
-/** A repository as it was last seen. */
+/** A repository as last seen. */
 export interface DiffStatus {
   root: string;
   branch: string | null;
@@ -368,7 +368,7 @@ export interface EditView {
 /** Reasoning effort, from least to most. */
 export type Effort = "high" | "low" | "max" | "medium" | "minimal" | "none" | "xhigh";
 
-/** A row of the log. In `diff` a field has its value before and after, or says only that it changed. */
+/** A row of the log. In `diff` a field has its value before and after, or only the fact that it changed. */
 export interface Entry {
   id: number;
   at: string;
@@ -787,7 +787,7 @@ export interface MessageAdded {
   message: MessageView;
 }
 
-/** The event of the stream. `n` adjacent parts, of which `seq` is the last, arrive as one. */
+/** The stream's `message_part` event: `n` adjacent parts, of which `seq` is the last, sent as one. */
 export interface MessagePart {
   type: "message_part";
   seq: number;
@@ -893,7 +893,7 @@ export interface ModelSettingsChange {
   generate_titles?: boolean;
 }
 
-/** Which models write titles and summaries, and what users may decide for themselves. */
+/** The models that write titles and summaries, and what users may decide for themselves. */
 export interface ModelSettingsValues {
   title_generation?: OverrideView | null;
   compaction?: OverrideView | null;
@@ -1076,7 +1076,7 @@ export interface PatchBody {
   archived?: boolean;
 }
 
-/** From `start` to just before `end`. */
+/** A period from `start` to just before `end`. */
 export interface Period {
   start: string;
   end: string;
@@ -1084,7 +1084,7 @@ export interface Period {
 
 export type PeriodKind = "day" | "month" | "week";
 
-/** `chat_default` is what everybody gets; `model` names one. */
+/** `chat_default` is the deployment's default; `model` names one. */
 export interface PersonalOverride {
   mode: "chat_default" | "model";
   model_config_id?: string | null;
@@ -1169,7 +1169,7 @@ export interface PromptSettingsChange {
   plan_mode_instructions?: string;
 }
 
-/** What every new chat is told first. `include_default` puts the built-in prompt before the deployment's own. */
+/** The first instructions of every new chat. `include_default` puts the built-in prompt before the deployment's own. */
 export interface PromptSettingsValues {
   system_prompt?: string;
   include_default?: boolean;
@@ -1250,7 +1250,7 @@ export interface ProviderView {
   updated_at: string;
 }
 
-/** As much of a user as everybody may see. */
+/** The fields of a user that all users may see. */
 export interface PublicUser {
   id: string;
   username: string;
@@ -1399,7 +1399,7 @@ export interface RulesView {
 /** Scopes of an API token. A token never allows more than its user may do. */
 export type Scope = "admin" | "all" | "chat:read" | "chat:write" | "usage:read";
 
-/** Where a search found a chat: the newest message of its family that matches. Only a title: all of it is null. `chat_id` is the chat of the message, which may be a subagent's; `snippet` is plain text around the hit. */
+/** The search hit of a chat: the newest message of its family that matches. All null if only a title matches. `chat_id` is the chat of the message, which may be a subagent's; `snippet` is plain text around the hit. */
 export interface SearchMatch {
   chat_id?: string | null;
   message_id?: number | null;
@@ -1499,7 +1499,7 @@ export interface SpendSettingsChange {
   period?: PeriodKind;
 }
 
-/** The group `spend` of the runtime settings. A limit of 0 is none. */
+/** The group `spend` of the runtime settings. A limit of 0 means none. */
 export interface SpendSettingsValues {
   enabled?: boolean;
   default_limit_micros?: number;
@@ -1770,7 +1770,7 @@ export interface WorkspaceSettingsChange {
   delete_after_stopped_days?: number;
 }
 
-/** 0 is no limit for the numbers, and never for the times. `max_idle_minutes` caps what templates say. */
+/** 0 means no limit for the numbers, and never for the times. `max_idle_minutes` caps the value of templates. */
 export interface WorkspaceSettingsValues {
   max_per_user?: number;
   max_running_per_user?: number;

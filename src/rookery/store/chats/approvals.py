@@ -1,6 +1,6 @@
-"""Approvals outside of transitions: the rules that hold for a chat, what was approved, what is being asked.
+"""Approvals outside of transitions: the rules of a chat, its approved calls, and its open questions.
 
-Rules are read strictly: what cannot be read might have forbidden something, so it leaves everything to be asked.
+Rules are read strictly: an unreadable rule might have forbidden something, so every call is asked about then.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = get_logger("store.chats.approvals")
 SETTING = "approvals"
 OF_USER = "approval_rules"
 
-# One round trip. Rules are those of the root: they hold for its whole family.
+# One round trip. Rules are those of the root: they apply to its whole family.
 READ = f"""
     SELECT (SELECT value FROM settings WHERE key = '{SETTING}'),
            (SELECT value FROM user_settings WHERE user_id = $2 AND key = '{OF_USER}'),
@@ -42,7 +42,7 @@ WRITE_RULES = """
     RETURNING chat_id
 """
 BEGIN_RULES = "INSERT INTO chat_approval_rules (chat_id, rules) VALUES ($1, '[]') ON CONFLICT DO NOTHING"
-# From the chats that wait, which have an index: approved rows stay, and there may be many.
+# Starts from the waiting chats, which have an index: approved rows stay, and there may be many.
 OPEN = """
     SELECT count(*), coalesce(extract(epoch FROM clock_timestamp() - min(a.asked_at)), 0)::float8
       FROM chats c
@@ -56,7 +56,7 @@ QUESTIONS = "SELECT token, offers FROM chat_approvals WHERE chat_id = $1 AND app
 class ApprovalSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Which tool calls are denied or asked about. 0 seconds: a question stays open until it is answered.
 
-    Without `allow_always` people are asked each time, whatever they answered before.
+    Without `allow_always` users are asked each time, whatever they answered before.
     """
 
     default: Default = Default.ALLOW
@@ -66,7 +66,7 @@ class ApprovalSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Approvals(msgspec.Struct, frozen=True):
-    """What holds for a chat now. `approved` are replay tokens of calls that somebody has said yes to."""
+    """The approvals in effect for a chat. `approved` are replay tokens of approved calls."""
 
     policy: Policy
     approved: frozenset[UUID]
@@ -74,7 +74,7 @@ class Approvals(msgspec.Struct, frozen=True):
 
 
 class OpenQuestions(msgspec.Struct, frozen=True):
-    """Of the whole deployment. No age without a question."""
+    """Open questions of the whole deployment. No age without a question."""
 
     count: int
     oldest_seconds: float
@@ -101,19 +101,19 @@ async def read(conn: Connection, chat_id: ChatId, *, owner_id: UUID, root_id: UU
 
 
 async def read_settings(conn: Connection) -> ApprovalSettings:
-    """Raises `msgspec.ValidationError` when they cannot be read."""
+    """Return the settings. Raises `msgspec.ValidationError` if they cannot be read."""
     stored = await settings.find_setting(conn, SETTING)
     return ApprovalSettings() if stored is None else msgspec.convert(stored, ApprovalSettings)
 
 
 async def list_rules(conn: Connection, root_id: UUID) -> tuple[Rule, ...]:
-    """The rules of a root chat; `msgspec.ValidationError` when they cannot be read."""
+    """Return the rules of a root chat. Raises `msgspec.ValidationError` if they cannot be read."""
     stored = await conn.fetchval(READ_RULES, root_id)
     return () if stored is None else _rules.decode(stored)
 
 
 async def write_rules(conn: Connection, root_id: UUID, rules: Iterable[Rule]) -> bool:
-    """Replace them. False when they were so already."""
+    """Replace the rules. Returns False if they did not change."""
     return await _write(conn, root_id, checked(rules))
 
 
@@ -122,7 +122,9 @@ async def _write(conn: Connection, root_id: UUID, kept: Sequence[Rule]) -> bool:
 
 
 async def add_rule(conn: Connection, root_id: UUID, rule: Rule) -> None:
-    """Keep one more. Subagents of one chat may be answered at the same time: each waits for the other's."""
+    """Add a rule. Subagents of one chat may be answered at the same time, so concurrent additions wait for each
+    other.
+    """
     await conn.execute(BEGIN_RULES, root_id)
     known = _rules.decode(await conn.fetchval(f"{READ_RULES} FOR UPDATE", root_id))
     if rule not in known:
@@ -130,7 +132,7 @@ async def add_rule(conn: Connection, root_id: UUID, rule: Rule) -> None:
 
 
 async def add_user_rule(conn: Connection, user_id: UUID, rule: Rule) -> None:
-    """The caller holds the user's lock."""
+    """Add a rule of a user. The caller holds the user's lock."""
     stored = await settings.find_user_setting(conn, user_id, key=OF_USER)
     known = () if stored is None else msgspec.convert(stored, Rules)
     if rule not in known:
@@ -138,9 +140,9 @@ async def add_user_rule(conn: Connection, user_id: UUID, rule: Rule) -> None:
 
 
 def checked(rules: Iterable[Rule], *, field: str = "rules", known: Collection[Rule] = ()) -> tuple[Rule, ...]:
-    """Rules as they can be stored: no more than fit, within the bounds of patterns, without what jsonb refuses.
+    """Return rules as stored: within the limits of number and patterns, without characters that jsonb refuses.
 
-    Those that are `known` are stored already, and stay whatever they are.
+    Rules in `known` are stored already and stay as they are.
     """
     kept = tuple(_storable(rule) for rule in rules)
     if len(kept) > MAX_RULES:
@@ -157,7 +159,7 @@ def _storable(rule: Rule) -> Rule:
 
 
 async def list_offers(conn: Connection, chat_id: ChatId) -> dict[UUID, Offers]:
-    """The open questions of a chat, by the token of their call, with what "always" would permit."""
+    """Return the open questions of a chat, by the token of their call, with the offers for "always"."""
     return {record[0]: _offers(record[1]) for record in await conn.fetch(QUESTIONS, chat_id)}
 
 

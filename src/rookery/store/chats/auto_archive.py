@@ -1,6 +1,6 @@
-"""Which families nobody has used for a while. Archiving them is the machine's work, family by family.
+"""Families that are due for automatic archiving. The machine archives them, family by family.
 
-The cutoff is a midnight (UTC), so what is due changes once a day, however often it is asked for.
+The cutoff is a midnight (UTC), so the due families change only once a day.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LOCK_KEY = 0x726F6F6B_61726368  # "rookarch"; the one-key space of advisory lock
 MAX_FAMILIES = 1000
 
 # Read once an hour at most, and off by default: no index is kept for it, which every transition would pay for. The
-# newest message of each member is one step down messages_live; ids ascend with time inside of a chat.
+# newest message of each member is one descent of messages_live; ids ascend with time inside of a chat.
 LIST_DUE = """
     SELECT c.id, c.owner_id, c.title
       FROM chats c
@@ -49,7 +49,7 @@ UNLOCK = "SELECT pg_advisory_unlock($1)"
 
 
 class DueFamily(msgspec.Struct, frozen=True):
-    """A root to archive with its subagents' chats. The title is for the digest that its owner gets."""
+    """A root to archive with its subagents' chats. The title is for the owner's digest."""
 
     root_id: ChatId
     owner_id: UUID
@@ -57,24 +57,26 @@ class DueFamily(msgspec.Struct, frozen=True):
 
 
 def cutoff(now: datetime, days: int) -> datetime:
-    """The midnight before which a family must have been left alone."""
+    """Return the midnight before which a family must have been last used."""
     today = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     return today - timedelta(days=days)
 
 
 async def list_due(conn: Connection, before: datetime, *, limit: int = MAX_FAMILIES) -> list[DueFamily]:
-    """Families that are at rest, pinned by nobody, and were made and last written to before `before`; oldest first."""
+    """List families that are at rest, not pinned, and were created and last written to before `before`; oldest
+    first.
+    """
     return [DueFamily(*record) for record in await conn.fetch(LIST_DUE, before, limit)]
 
 
 async def count_due(conn: Connection, before: datetime, *, limit: int = MAX_FAMILIES) -> int:
-    """How many families `list_due` finds, and no more than `limit`: looking at all could take long."""
+    """Count the families that `list_due` finds, up to `limit`: counting all could take long."""
     found: int = await conn.fetchval(COUNT_DUE, before, limit)
     return found
 
 
 async def try_lock(conn: Connection) -> bool:
-    """Be the one replica that archives. Needs a connection of its own, which holds the lock until `unlock`."""
+    """Try to become the one replica that archives. Needs its own connection, which holds the lock until `unlock`."""
     taken: bool = await conn.fetchval(TRY_LOCK, LOCK_KEY)
     return taken
 

@@ -1,7 +1,7 @@
-"""A chat and what is new in its history, by one statement: a round trip instead of the four of a transaction.
+"""A chat and its new rows, by one statement: one round trip instead of the four of a transaction.
 
-One statement is a snapshot of its own, so the chat and the rows belong together. It is for those who follow a chat and
-lack a few rows at most, which is what a step and a viewer mostly do; who lacks more goes the long way, by a snapshot.
+One statement is its own snapshot, so the chat and the rows match. It is for readers that follow a chat and lack a few
+rows at most, as steps and viewers usually do; readers that lack more use a snapshot.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _ROW_WIDTH = len(Message.__struct_fields__) + len(StepFigures.__struct_fields__)
 
 
 class Glance(msgspec.Struct, frozen=True):
-    """The chat's columns, and rows for `messages.prompt_row` in the order of their ids; deleted ones are markers.
+    """The chat's columns, and rows for `messages.prompt_row` in the order of their ids; deleted rows are markers.
 
-    `is_all` says whether these are all that is new.
+    `is_all`: these are all new rows.
     """
 
     chat: tuple[Any, ...]
@@ -33,9 +33,9 @@ class Glance(msgspec.Struct, frozen=True):
 
 
 def statement(chat_columns: str, *, only: str = "true") -> str:
-    """The statement that reads these columns of a chat, and of its rows those that are new and fit `only`.
+    """Return the statement that reads these columns of a chat, and its new rows that match `only`.
 
-    In the order of the index messages_revision and with a limit: so the planner has no reason to take another.
+    Ordered by the index messages_revision and limited, so that the planner uses that index.
     """
     return f"""
     SELECT news.*, chat.*
@@ -53,7 +53,7 @@ def statement(chat_columns: str, *, only: str = "true") -> str:
 
 
 async def look(machine: Machine, statement: str, chat_id: UUID, *, seen: int) -> Glance | None:
-    """What is new since history version `seen`; None when there is no such chat."""
+    """Return what is new since history version `seen`; None if there is no such chat."""
     records = await machine.fetch(statement, chat_id, seen)
     if not records:
         return None

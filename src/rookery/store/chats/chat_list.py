@@ -1,12 +1,12 @@
-"""Lists of chats: whose, which, in what order, page by page; each page with everything its rows show, in one statement.
+"""Lists of chats: filters, order and pages; each page with everything its rows show, in one statement.
 
 The viewer's pins come first in their order, all of them on the first page and on no other, because their numbers move
-whenever one of them does; that page is longer than `limit` only when the pins alone are. The rest follows by last
-activity, and a cursor is a place in that order: an unchanged chat is neither repeated nor skipped, whatever other chats
-do between two pages.
+whenever one of them does; that page is longer than `limit` only if the pins alone are. The rest follows by last
+activity, and a cursor is a position in that order: an unchanged chat is neither repeated nor skipped, whatever other
+chats do between two pages.
 
-A statement is put together of what is asked for and no more: a filter that is always there, and true when it is not
-wanted, would keep the planner from the index that fits. Who may see a chat is part of every branch of it.
+A statement contains only the requested filters: a filter that is always present, and true if not wanted, would keep the
+planner from the right index. The viewer's rights are part of every branch.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ HAS_USER = "SELECT EXISTS (SELECT FROM users WHERE id = $1)"
 _OWNED = "chats c WHERE c.parent_chat_id IS NULL AND c.owner_id = {owner}"
 _ORIGINS = {
     Source.CREATED_BY_ME: _OWNED.format(owner="$1"),
-    # These are few, and anybody's. Shares stand on roots only.
+    # These are few, and of any owner. Shares are stored on roots only.
     Source.SHARED_WITH_ME: f"""chat_shares mine
               JOIN chats c ON c.id = mine.chat_id
              WHERE mine.user_id = $1 AND c.owner_id <> $1 AND {shares.ENABLED.strip()}""",
@@ -72,8 +72,8 @@ _HAS_UNREAD = f"""coalesce(
                      FROM chat_read_cursors r
                     WHERE r.chat_id = c.id AND r.user_id = $1), 0), false)"""
 
-# A hit in a subagent's chat finds its root. Rare words are looked up in the indexes of words (chats_title, search_tsv)
-# and common ones among the viewer's own chats (chats_owner, chats_root, search_chat), as the planner sees fit.
+# A hit in a subagent's chat finds its root. Rare words are looked up in the word indexes (chats_title, search_tsv) and
+# common ones among the viewer's own chats (chats_owner, chats_root, search_chat), as the planner sees fit.
 _FOUND = """found AS MATERIALIZED (
          SELECT hit.root_id, max(hit.message_id) AS message_id
            FROM ({hits}) hit
@@ -130,7 +130,7 @@ _NONE_PINNED = "SELECT NULL::uuid AS id, NULL::timestamptz AS updated_at, NULL::
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """A query with everything looked up. `owner_id`: only chats of this person, who is somebody else.
+    """A query with names resolved. `owner_id`: only chats of this other user.
 
     `hides_contents`: the viewer may know that these chats exist, and not what is in them.
     """
@@ -144,14 +144,14 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A place between two rows of the unpinned list, by their sort key. The version changes with the sort key."""
+    """A position between two rows of the unpinned list, by their sort key. The version changes with the sort key."""
 
     version: Literal[2]
     updated_at: Annotated[datetime, msgspec.Meta(tz=True)]
     chat_id: UUID
 
 
-# Before every row: where the second page starts when pins filled the first.
+# Before every row: where the second page starts if pins filled the first.
 _NEWEST = Position(2, datetime(9999, 1, 1, tzinfo=UTC), UUID(int=2**128 - 1))
 
 
@@ -161,7 +161,7 @@ class Statement(msgspec.Struct, frozen=True):
 
 
 class _Arguments:
-    """The arguments of a statement, numbered as they are named. Everywhere $1 is the viewer and $2 the limit."""
+    """The arguments of a statement, numbered as they are named. $1 is always the viewer and $2 the limit."""
 
     def __init__(self, viewer_id: UUID, limit: int) -> None:
         self.values: list[object] = [viewer_id, limit]
@@ -179,7 +179,7 @@ async def look_up(
     workspace_id: UUID | None = None,
     labels: Sequence[tuple[str, str]] = (),
 ) -> Wanted:
-    """Whose chats the query is about; `Forbidden` when the actor may not ask for them."""
+    """Resolve whose chats the query is about. Raises `Forbidden` if the actor may not list them."""
     wanted = Wanted(
         query=query,
         sources=query.source or frozenset({Source.CREATED_BY_ME}),
@@ -195,7 +195,7 @@ async def look_up(
     if query.source is not None:
         return wanted
     if query.search or query.title or query.repo or query.branch or wanted.labels:
-        # A filter tells what it matches: whoever may not see titles may not ask for them either.
+        # A filter reveals what it matches: viewers who may not see titles may not filter by them.
         raise Forbidden("The titles, labels and contents of other people's chats cannot be searched.")
     return msgspec.structs.replace(wanted, hides_contents=True)
 
@@ -203,7 +203,7 @@ async def look_up(
 async def list_chats(
     conn: Connection, wanted: Wanted, *, actor: UserActor | OwnerActor, limit: int = 50, cursor: str | None = None
 ) -> ChatListPage:
-    """A page of root chats, each with its children that pass the archive filter, too."""
+    """Return a page of root chats, each with its children that match the archive filter, too."""
     page_cursors.check_limit(limit, MAX_LIMIT)
     position = None if cursor is None else page_cursors.decode(cursor, Position)
     statement = build(wanted, viewer_id=actor.id, position=position, limit=limit)
@@ -223,7 +223,7 @@ async def list_chats(
 
 
 def build(wanted: Wanted, *, viewer_id: UUID, position: Position | None, limit: int) -> Statement | None:
-    """The statement for a page; None when no chat can be on it."""
+    """Return the statement for a page; None if no chat can be on it."""
     query = wanted.query
     labels = dict(wanted.labels)
     # No chat has a repository yet, or one label with two values.
@@ -253,7 +253,7 @@ async def _owner(conn: Connection, owner: UUID | str, *, actor: UserActor | Owne
     by_name: UUID | None = await conn.fetchval(FIND_USER, normal_name(owner)) if isinstance(owner, str) else owner
     if by_name == actor.id:
         return actor.id
-    # Before anything tells whether there is such a user.
+    # Before anything reveals whether there is such a user.
     if rights.judge(actor, Resource.CHAT, Action.LIST_ALL, owner_id=None) is not Verdict.ALLOWED:
         raise Forbidden("Only administrators and auditors can list the chats of others.")
     if by_name is None or not await conn.fetchval(HAS_USER, by_name):
@@ -262,7 +262,7 @@ async def _owner(conn: Connection, owner: UUID | str, *, actor: UserActor | Owne
 
 
 def _found(wanted: Wanted, arguments: _Arguments) -> str:
-    """What the full-text search finds among the chats that the viewer may see; each search must hold."""
+    """Return the condition of the full-text search among the chats that the viewer may see; each search must match."""
     if not wanted.query.search or not wanted.sources:
         return ""
     texts = [(search.for_titles(text), search.for_messages(text)) for text in wanted.query.search]
@@ -275,12 +275,12 @@ def _found(wanted: Wanted, arguments: _Arguments) -> str:
 
 
 def _filters(wanted: Wanted, labels: dict[str, str], arguments: _Arguments) -> Iterator[str]:
-    """What must hold of a chat `c` besides whose it is, its archive state and its pin."""
+    """Return the conditions on a chat `c` besides its owner, its archive state and its pin."""
     query = wanted.query
     if query.search:
         yield "c.id IN (SELECT found.root_id FROM found)"
     for text in query.title:
-        # Not LIKE: nothing in the text means anything but itself.
+        # Not LIKE: no character in the text has a special meaning.
         yield f"strpos(lower(c.title), lower({arguments.add(text)})) > 0"
     if labels:
         yield f"c.labels @> {arguments.add(stored_labels.encode(labels))}::jsonb"
@@ -298,7 +298,7 @@ def _filters(wanted: Wanted, labels: dict[str, str], arguments: _Arguments) -> I
         yield f"c.workspace_id {_named(_WORKSPACES_NAMED, query.workspace, arguments)}"
     if query.model is not None:
         yield f"c.last_model_config_id {_named(_MODELS_NAMED, query.model, arguments)}"
-    # Nobody has unread answers in chats that they cannot read.
+    # A user has no unread answers in chats that they cannot read.
     if query.has_unread is not None and not wanted.hides_contents:
         yield f"{_HAS_UNREAD} = {arguments.add(query.has_unread)}"
     if wanted.owner_id is not None and not wanted.hides_contents:
@@ -311,7 +311,7 @@ def _named(names: str, wanted: UUID | str, arguments: _Arguments) -> str:
 
 
 def _pinned(wanted: Wanted) -> str | None:
-    """The viewer's pins. They do not order the chats of somebody whose chats the viewer cannot read."""
+    """Return the viewer's pins. They do not apply to chats of another user that the viewer cannot read."""
     if wanted.query.pinned is False or not wanted.sources:
         return None
     mine = " OR ".join(_IS_MINE[source] for source in sorted(wanted.sources))
@@ -319,7 +319,7 @@ def _pinned(wanted: Wanted) -> str | None:
 
 
 def _unpinned(wanted: Wanted, filters: str, arguments: _Arguments, *, position: Position | None) -> list[str]:
-    """One ordered range for each place to look in: with OR instead, nothing would come in the order of an index."""
+    """Return one ordered range for each source of chats: with OR instead, no index could provide the order."""
     query = wanted.query
     if query.pinned or (wanted.hides_contents and query.has_unread):
         return []
@@ -338,7 +338,9 @@ def _unpinned(wanted: Wanted, filters: str, arguments: _Arguments, *, position: 
 
 
 def _cut(found: Sequence[Seen], *, limit: int, pinned: int) -> tuple[Sequence[Seen], Position | None]:
-    """The rows of the page, and where the next one starts: every pin, and as many others as there is room for."""
+    """Return the rows of the page, and the start of the next one: every pin, and as many others as there is
+    room for.
+    """
     size = max(limit, pinned)
     if len(found) <= size:
         return found, None
@@ -347,7 +349,7 @@ def _cut(found: Sequence[Seen], *, limit: int, pinned: int) -> tuple[Sequence[Se
 
 
 async def _with_matches(conn: Connection, rows: Sequence[Seen], queries: Sequence[str]) -> list[ChatView]:
-    """The chats, each with the place where the search found it."""
+    """Return the chats, each with the position where the search found it."""
     ids = [row.message_id for row in rows if row.message_id is not None]
     records = await conn.fetch(MATCHES, ids) if ids else []
     matches = {

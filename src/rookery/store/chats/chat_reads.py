@@ -1,8 +1,8 @@
-"""Reads chats as one person sees them (`chat_views`): any number of them in one statement.
+"""Reads of chats as one user sees them (`chat_views`): any number of them in one statement.
 
-A statement that wants views names the chats in a common table expression `members (id, root_id, place, message_id)`,
-has the viewer as `$1`, and ends with `VIEWS`. What only a single read has comes with further statements. For the lists
-of many people at once, `members` names the viewer of each row.
+A statement for views names the chats in a common table expression `members (id, root_id, place, message_id)`, has the
+viewer as `$1`, and ends with `VIEWS`. Fields of a single read come with further statements. For the lists of several
+viewers together, `members` names the viewer of each row.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from rookery.telemetry import log
 
 _log = log.get_logger("store.chats.chat_reads")
 
-# What reading a stored row can raise.
+# Errors of reading a stored row.
 UNREADABLE = (ValueError, TypeError, msgspec.MsgspecError)
 
-# What a turn of planning ends with: the result of one of these tools, and the user's word is awaited.
+# A planning turn ends with the result of one of these tools, and then waits for the user.
 _HAS_RESULT = (
     "jsonb_path_exists(last.content, "
     '\'$[*] ? (@.type == "tool-result" && @.tool_name == "{tool}" && !(@.is_error == true))\')'
@@ -54,12 +54,12 @@ _ASKED = f"""
        AND last.role = 'tool'
 """
 
-# A question of a subagent is shown at its root, where people look.
+# A subagent's question is shown at its root, where users look.
 _CHILD_ASKS = """
     c.parent_chat_id IS NULL AND EXISTS (SELECT FROM chats k WHERE k.root_chat_id = c.id AND k.awaits_approval)
 """
 
-# The newest answer decides what is unread, and tells how full the context is; the newest row, what is asked. One
+# The newest answer decides what is unread, and how full the context is; the newest row decides what is asked. One
 # descent of an index for each (messages_role, messages_live), however long the chat is.
 _VIEWS = f"""
     SELECT members.id, members.root_id, members.message_id, {chats.COLUMNS}, p.pin_order, u.username, u.name,
@@ -124,9 +124,9 @@ FILES = """
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """A chat, and whether the viewer may read it as its owner or as somebody it is shared with.
+    """A chat, and whether the viewer may read it as its owner or by a share.
 
-    `message_id` is what `members` says: the message for which the chat is there.
+    `message_id` comes from `members`: the message for which the chat is listed.
     """
 
     chat: ChatView
@@ -135,16 +135,18 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 async def find_chat(conn: Connection, chat_id: ChatId, *, actor: Actor) -> Seen | None:
-    """The chat, with its children in the same archive state. Whether the actor may see it was checked before."""
+    """Return the chat, with its children in the same archive state. The caller has checked that the actor may
+    see it.
+    """
     found = families(await conn.fetch(FAMILY, _viewer_of(actor), chat_id), actor=actor)
     return found[0] if found else None
 
 
 async def list_for_viewers(conn: Connection, pairs: Sequence[tuple[UUID, UUID]]) -> list[tuple[UUID, ChatView]]:
-    """Chats as lists show them, without their children, for pairs of chat and viewer: each with its viewer.
+    """Return chats as lists show them, without their children, for pairs of chat and viewer: each with its viewer.
 
-    Who may not read a chat as its owner or as somebody it is shared with is left out. So is a row that makes no sense
-    (of a restore, or of a newer version): it must not cost others what they see.
+    Viewers who may not read a chat as its owner or by a share are left out. So are rows that cannot be decoded (of a
+    restore, or of a newer version): they must not hide the other rows.
     """
     found = []
     for record in await conn.fetch(FOR_VIEWERS, [chat for chat, _ in pairs], [user for _, user in pairs]):
@@ -161,7 +163,7 @@ async def list_for_viewers(conn: Connection, pairs: Sequence[tuple[UUID, UUID]])
 
 
 async def with_single_members(conn: Connection, chat: ChatView) -> ChatView:
-    """The chat with what only a single read has."""
+    """Return the chat with the fields that only a single read has."""
     return msgspec.structs.replace(
         chat,
         files=tuple(ChatFile(*record) for record in await conn.fetch(FILES, chat.id)),
@@ -173,7 +175,9 @@ async def with_single_members(conn: Connection, chat: ChatView) -> ChatView:
 
 
 def families(records: Iterable[asyncpg.Record], *, actor: Actor) -> list[Seen]:
-    """The chats of a statement that ends in `VIEWS`: those that are their own root in `members`, with the others."""
+    """Return the chats of a statement that ends in `VIEWS`: those that are their own root in `members`, with the
+    others.
+    """
     roots: dict[UUID, Seen] = {}
     children: dict[UUID, list[ChatView]] = {}
     for record in records:
@@ -186,7 +190,7 @@ def families(records: Iterable[asyncpg.Record], *, actor: Actor) -> list[Seen]:
 
 
 def _viewer_of(actor: Actor) -> UUID | None:
-    """Whose pins and unread marks are shown: parts of Rookery have none."""
+    """Return the user whose pins and unread marks are shown: parts of Rookery have none."""
     return None if isinstance(actor, SystemActor) else actor.id
 
 
@@ -220,7 +224,7 @@ def _seen(values: Sequence[Any], *, actor: Actor) -> Seen:
         client_type=chat.client_type,
         last_turn_summary=chat.last_turn_summary,
         summary=chat.summary,
-        # Who may not mark a chat as read has nothing unread in it.
+        # Viewers who may not mark a chat as read have nothing unread in it.
         has_unread=bool(is_reader) and has_unread,
         shared=shared,
         queue_len=chat.queue_len,
@@ -258,6 +262,6 @@ async def _is_queued(conn: Connection, chat_id: ChatId) -> bool:
     try:
         limits = (await settings_chats.read_chat_settings(conn)).limits
     except msgspec.ValidationError:
-        # Settings of a newer version: workers go by the last ones they could read, which are not known here.
+        # Settings of a newer version: workers use the last ones they could read, which are not known here.
         return False
     return await machine.is_queued_for_capacity(conn, chat_id, limits=limits)

@@ -1,7 +1,7 @@
-"""A chat as one person sees it: the one shape in which the store hands out chats, for lists, reads and changes alike.
+"""A chat as one user sees it: the one form in which the store returns chats, for lists, reads and changes.
 
-The members of `ChatView` are those of the API's Chat object, by the same names: whoever encodes it as JSON has the
-answer. Members that only a single read has are left out (UNSET) elsewhere.
+The fields of `ChatView` are those of the API's Chat object, by the same names, so its JSON encoding is the answer.
+Fields that only a single read has are left out (UNSET) elsewhere.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ UNEXPLAINED = "The chat request failed unexpectedly."
 
 
 class ChatErrorView(msgspec.Struct, frozen=True):
-    """Why a chat stopped."""
+    """The error that stopped a chat."""
 
     message: str = UNEXPLAINED
     detail: str | None = None
@@ -36,16 +36,16 @@ class ChatErrorView(msgspec.Struct, frozen=True):
 
 
 class ContextUsage(msgspec.Struct, frozen=True):
-    """How full the model's context was at the newest answer."""
+    """The fill level of the model's context at the newest answer."""
 
     context_tokens: int | None = None
     context_limit: int | None = None
 
 
 class ContextState(msgspec.Struct, frozen=True):
-    """Whether what the workspace told the chat is still what it tells; since when not.
+    """Whether the captured context is still the workspace's newest; and since when not.
 
-    `servers` grows whenever something about the MCP servers of the workspace has changed, such as a new question.
+    `servers` grows whenever the MCP servers of the workspace change, for example with a new question.
     """
 
     dirty: bool
@@ -60,7 +60,7 @@ ActionKind = Literal["tools", "approval"]
 class ActionCall(msgspec.Struct, frozen=True):
     """A call that a chat waits for, with its arguments exactly as the model wrote them.
 
-    `always`: which calls a rule would be about, by path and glob, if the answer to this one were to hold always.
+    `always`: the calls that a rule would match, by path and glob, if the answer to this one were remembered.
     """
 
     tool_call_id: str
@@ -70,9 +70,9 @@ class ActionCall(msgspec.Struct, frozen=True):
 
 
 class Action(msgspec.Struct, frozen=True):
-    """What a chat waits for: results of its client ("tools"), or a person's word ("approval").
+    """What a chat waits for: results of its client ("tools"), or a user's approval ("approval").
 
-    Without a deadline it waits for as long as it takes.
+    Without a deadline it waits without limit.
     """
 
     kind: ActionKind
@@ -89,7 +89,7 @@ class ChatFile(msgspec.Struct, frozen=True):
 
 
 class SearchMatch(msgspec.Struct, frozen=True):
-    """Where a search found a chat: the newest message of its family that matches. Only a title: all of it is null.
+    """The search hit of a chat: the newest message of its family that matches. All null if only a title matches.
 
     `chat_id` is the chat of the message, which may be a subagent's; `snippet` is plain text around the hit.
     """
@@ -100,11 +100,11 @@ class SearchMatch(msgspec.Struct, frozen=True):
 
 
 class ChatView(msgspec.Struct, frozen=True, kw_only=True):
-    """A chat as one person sees it: role, pin and unread mark are the viewer's.
+    """A chat as one user sees it: role, pin and unread mark are the viewer's.
 
-    Of other people's chats that the viewer may not read there is the frame only: no title, labels, texts or error.
-    `context` is there once its workspace has told it something, `git` once it was seen to work in a repository: the one
-    with most changes, as it was last seen. Events leave `children` out: each chat has its own.
+    Of other users' chats that the viewer may not read it has metadata only: no title, labels, texts or error. `context`
+    is set once its workspace has reported something, `git` once it was seen to work in a repository: the one with most
+    changes, as last seen. Events leave `children` out: each chat has its own.
     """
 
     id: ChatId
@@ -132,7 +132,7 @@ class ChatView(msgspec.Struct, frozen=True, kw_only=True):
     shared: bool
     queue_len: int
     requires_action_deadline_at: datetime | None
-    needs_user: str | None  # "question", "plan", "tools" or "approval": what it, or a subagent of it, waits for
+    needs_user: str | None  # "question", "plan", "tools" or "approval": what it or one of its subagents waits for
     usage: ContextUsage
     created_at: datetime
     updated_at: datetime
@@ -164,7 +164,9 @@ _errors = msgspec.json.Decoder(ChatErrorView)
 
 
 def chat_error(stored: str) -> ChatErrorView:
-    """The stored error; what cannot be read is shown as a general failure, and an empty message gets its words."""
+    """Return the stored error; an unreadable error becomes a general failure, and an empty message gets a
+    default text.
+    """
     try:
         error = _errors.decode(parts.unescape(stored))
     except (msgspec.DecodeError, RecursionError):
@@ -181,7 +183,7 @@ def action(calls: Iterable[PendingCall], *, is_approval: bool, deadline_at: date
 
 
 def without_contents(chat: ChatView) -> ChatView:
-    """What somebody who may not read the chat sees of it, with its children alike."""
+    """Return the part of the chat that users who may not read it can see, and of its children."""
     return msgspec.structs.replace(
         chat,
         title="",

@@ -1,7 +1,7 @@
-"""The row of a chat as other reads build on it, and the texts written about chats afterwards (titles, summaries).
+"""Chat rows that other reads build on, and generated texts about chats (titles, summaries).
 
-What people see of chats is `chat_views`. The texts are metadata: writing them moves `meta_version` (by trigger) and
-neither `snapshot_version` nor `updated_at`, so a new title never moves a chat in anybody's list.
+`chat_views` has what users see of chats. The texts are metadata: writing them moves `meta_version` (by trigger) and
+neither `snapshot_version` nor `updated_at`, so a new title never moves a chat in a list.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COLUMNS = (
     "c.requires_action_deadline_at, c.snapshot_version, c.history_version, c.meta_version, c.created_at, c.updated_at"
 )
 
-# How often a model is asked to name a chat: when it is made, and after its next turns.
+# How often a model is asked to name a chat: when it is created, and after its next turns.
 MAX_TITLE_TRIES = 3
 
 FIND = f"""
@@ -38,7 +38,7 @@ FIND = f"""
      WHERE c.id = $1
 """
 
-# Whoever named it: nobody is asked for a title any more.
+# The chat has its title, from a user or a model: no model is asked any more.
 WRITE_TITLE = f"""
     UPDATE chats
        SET title = $2, title_tries = {MAX_TITLE_TRIES}
@@ -64,7 +64,7 @@ WRITE_TURN_SUMMARY = """
     RETURNING id
 """
 
-# One try at a time, wherever it runs; one whose process died is over after a while.
+# One try at a time in the whole deployment; a try whose process died ends after a while.
 BEGIN_TITLE_TRY = f"""
     UPDATE chats
        SET title_tries = title_tries + 1, title_asked_at = clock_timestamp()
@@ -92,14 +92,14 @@ IS_SEEN = """
                       AND u.status = 'active')
 """
 
-# What PostgreSQL cannot store: models write such things now and then, and a summary is not worth failing for.
+# Characters that PostgreSQL cannot store: models write them occasionally, and a summary should not fail for it.
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 
 class ChatSummary(msgspec.Struct, frozen=True):
     """The row of a chat. `pin_order` is the viewer's.
 
-    `status` is plain text and `last_error` the stored JSON: a row that a newer version wrote is still listed.
+    `status` is plain text and `last_error` the stored JSON: a row of a newer version can still be listed.
     """
 
     id: ChatId
@@ -151,14 +151,15 @@ async def write_title(
 ) -> bool:
     """Set the title. With `seen_…`, only while the chat still has that title or history; False means superseded.
 
-    A generated title passes what it was generated from, so that it never overwrites what a person wrote meanwhile.
+    A generated title passes what it was generated from, so that it never overwrites a title that a user wrote
+    meanwhile.
     """
     written = await conn.fetchval(WRITE_TITLE, chat_id, storable(title), seen_title, seen_history_version)
     return written is not None
 
 
 async def begin_title_try(conn: Connection, chat_id: ChatId, *, seen_title: str) -> bool:
-    """Whether a model may be asked now to name the chat; then that counts as a try."""
+    """Return whether a model may be asked now to name the chat; if so, this counts as a try."""
     return bool(await conn.fetchval(BEGIN_TITLE_TRY, chat_id, storable(seen_title)))
 
 
@@ -167,13 +168,14 @@ async def end_title_try(conn: Connection, chat_id: ChatId) -> None:
 
 
 async def end_title_tries(conn: Connection, chat_id: ChatId) -> None:
-    """The chat has a name that no model gave it, or nothing that could name it: nobody is asked any more."""
+    """Record that no model has to be asked any more: the chat has a name, or nothing that could name it."""
     await conn.execute(END_TITLE_TRIES, chat_id)
 
 
 async def is_seen(conn: Connection, chat_id: ChatId, *, seen_history_version: int) -> bool:
-    """Whether anybody could see what is written about this history: it is the chat's last, and the chat is not put
-    away, nor its owner disabled."""
+    """Return whether texts about this history can be seen: it is the chat's latest, the chat is not archived, and its
+    owner is not disabled.
+    """
     return bool(await conn.fetchval(IS_SEEN, chat_id, seen_history_version))
 
 
@@ -191,7 +193,7 @@ async def write_turn_summary(
 
 
 def from_record(record: asyncpg.Record) -> ChatSummary:
-    """A record of `COLUMNS`, then `pin_order`."""
+    """Return the summary of a record of `COLUMNS`, then `pin_order`."""
     return from_values(record)
 
 
@@ -206,5 +208,5 @@ _LABELS, _MCP_SERVER_IDS = (ChatSummary.__struct_fields__.index(name) for name i
 
 
 def storable(text: str) -> str:
-    """The text as a column takes it: U+FFFD stands for what none can hold."""
+    """Return the text in a form that a column can hold, with U+FFFD for other characters."""
     return _UNSTORABLE.sub("\ufffd", text)

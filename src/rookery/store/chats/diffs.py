@@ -18,7 +18,7 @@ LIST = f"""
      WHERE chat_id = $1
      ORDER BY changed_files DESC, root
 """
-# The time alone is no change: nobody has to be told.
+# A new time alone is not a change and is not published.
 WRITE = """
     INSERT INTO chat_diff_status AS d
            (chat_id, root, branch, remote_origin, additions, deletions, changed_files, refreshed_at)
@@ -32,7 +32,7 @@ WRITE = """
     RETURNING root
 """
 REMOVE = "DELETE FROM chat_diff_status WHERE chat_id = $1 AND root = ANY ($2::text[]) RETURNING root"
-# For badges, of a chat `c`: one descent of the primary key, and never more rows than `MAX_ROOTS` or so.
+# For badges, of a chat `c`: one descent of the primary key, and at most about `MAX_ROOTS` rows.
 FOREMOST = f"""
     SELECT {COLUMNS}
       FROM chat_diff_status
@@ -44,7 +44,7 @@ MAX_ROOTS = 20
 
 
 class DiffStatus(msgspec.Struct, frozen=True):
-    """A repository as it was last seen."""
+    """A repository as last seen."""
 
     root: str
     branch: str | None
@@ -56,14 +56,14 @@ class DiffStatus(msgspec.Struct, frozen=True):
 
 
 async def list_diffs(conn: Connection, chat_id: ChatId) -> list[DiffStatus]:
-    """The repository with most changes first."""
+    """List repositories, the one with most changes first."""
     return [DiffStatus(*record) for record in await conn.fetch(LIST, chat_id)]
 
 
 async def write_diffs(
     conn: Connection, chat_id: ChatId, *, found: Sequence[DiffStatus], removed: Sequence[str] = ()
 ) -> bool:
-    """Keep what a scan found. True when something is different, which the chat's watchers have to be told."""
+    """Store the result of a scan. Returns True if something changed and the chat's watchers have to be notified."""
     has_changed = False
     async with atomic(conn):
         for each in found[:MAX_ROOTS]:

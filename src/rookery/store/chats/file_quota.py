@@ -1,4 +1,4 @@
-"""How many files a user may have that no chat links: uploads, and copies of what others shared."""
+"""The quota of files that no chat links: a user's uploads, and copies of shared files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rookery.store.people.errors import QuotaExceeded
 MAX_UNLINKED_FILES = 200
 MAX_UNLINKED_BYTES = 500 * 1024 * 1024
 
-# Two uploads of one user take turns, so that together they stay within the limit.
+# Uploads of one user are serialized, so that together they stay within the limit.
 LOCK_USER = "SELECT id FROM users WHERE id = $1 FOR NO KEY UPDATE"
 UNLINKED = """
     SELECT count(*), coalesce(sum(f.size_bytes), 0)::bigint
@@ -22,7 +22,7 @@ UNLINKED = """
 
 
 async def require_room(conn: Connection, user_id: UUID, *, sizes: Sequence[int]) -> None:
-    """Raises `QuotaExceeded` when files of these sizes would be too many, or too much."""
+    """Raise `QuotaExceeded` if files of these sizes would exceed the number or the size."""
     await conn.execute(LOCK_USER, user_id)
     record = await conn.fetchrow(UNLINKED, user_id)
     assert record is not None

@@ -1,7 +1,7 @@
-"""Files of chats: storing them, what is known about them, and their bytes for a prompt.
+"""Files of chats: storage, metadata, and their bytes for a prompt.
 
-A file never changes, and stays as long as a chat links it; so bytes that were read once may be kept. The link is what
-gives a chat a right to a file, whoever uploaded it.
+A file never changes, and stays as long as a chat links it; so its bytes may be cached. The link gives a chat the right
+to a file, independent of its uploader.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rookery.runtime.clock import Clock
 from rookery.store.db.pool import Connection
 
 MAX_FILE_BYTES = 10 * 1024 * 1024
-# Chosen: what one prompt may hold of files. Providers refuse requests far smaller than that.
+# Chosen: the limit of file bytes in one prompt. Providers refuse requests far smaller than that.
 MAX_PROMPT_BYTES = 64 * 1024 * 1024
 MAX_CACHE_BYTES = 128 * 1024 * 1024
 
@@ -42,7 +42,7 @@ SIZES = "SELECT size_bytes FROM chat_files WHERE id = ANY ($1::uuid[])"
 DELETE_ALL = "DELETE FROM chat_files WHERE id = ANY ($1::uuid[])"
 FIND = f"SELECT {COLUMNS} FROM chat_files f WHERE f.id = ANY ($1::uuid[])"
 
-# The newest first, as far as they fit; what does not fit never leaves the server. Sizes are those of the bytes.
+# Newest first, as far as they fit; the others never leave the server. Sizes are those of the bytes.
 LOAD = """
     SELECT f.id, f.mime_type, f.name, f.origin, CASE WHEN fits.bytes <= $3 THEN f.data END AS data
       FROM (SELECT c.id, sum(octet_length(c.data)) OVER (ORDER BY c.created_at DESC, c.id) AS bytes
@@ -55,7 +55,7 @@ LOAD = """
 
 
 class Origin(StrEnum):
-    """How a file came to be. `pasted`: the interface made it of a long text that the user pasted."""
+    """The origin of a file. `pasted`: the interface created it from a long text that the user pasted."""
 
     UPLOAD = "upload"
     PASTED = "pasted"
@@ -63,7 +63,7 @@ class Origin(StrEnum):
 
 
 class FileInfo(msgspec.Struct, frozen=True):
-    """Everything about a file but its bytes."""
+    """The metadata of a file."""
 
     id: UUID
     owner_id: UUID
@@ -76,21 +76,21 @@ class FileInfo(msgspec.Struct, frozen=True):
 
     @property
     def facts(self) -> FileFacts:
-        """What a message says about the file, for `submission.with_facts`."""
+        """Return the facts for `submission.with_facts`."""
         return FileFacts(media_type=self.mime_type, name=self.name)
 
 
 async def create_file(
     conn: Connection, owner_id: UUID, *, name: str, mime_type: str, data: bytes, origin: Origin = Origin.UPLOAD
 ) -> FileInfo:
-    """Store a file that was checked. It goes away after a while unless a chat links it."""
+    """Store a checked file. It is deleted after a while unless a chat links it."""
     record = await conn.fetchrow(INSERT, owner_id, name, mime_type, data, origin)
     assert record is not None
     return FileInfo(*record)
 
 
 async def copy_file(conn: Connection, file_id: UUID, owner_id: UUID) -> UUID | None:
-    """The same bytes as a file of this owner; None when the original is gone."""
+    """Store the same bytes as a file of this owner; None if the original is gone."""
     copy: UUID | None = await conn.fetchval(COPY, file_id, owner_id)
     return copy
 
@@ -100,13 +100,13 @@ async def find_sizes(conn: Connection, file_ids: Sequence[UUID]) -> list[int]:
 
 
 async def delete_files(conn: Connection, file_ids: Sequence[UUID]) -> None:
-    """Remove files that nobody links."""
+    """Delete files that no chat links."""
     if file_ids:
         await conn.execute(DELETE_ALL, list(file_ids))
 
 
 async def find_files(conn: Connection, file_ids: Collection[UUID]) -> dict[UUID, FileInfo]:
-    """What is known about these files, as far as they exist. Whether somebody may see them is the caller's to check."""
+    """Return the metadata of these files, as far as they exist. The caller checks the access rights."""
     if not file_ids:
         return {}
     return {record["id"]: FileInfo(*record) for record in await conn.fetch(FIND, list(file_ids))}
@@ -115,9 +115,9 @@ async def find_files(conn: Connection, file_ids: Collection[UUID]) -> dict[UUID,
 async def load_files(
     conn: Connection, chat_id: ChatId, *, file_ids: Collection[UUID], max_bytes: int = MAX_PROMPT_BYTES
 ) -> dict[UUID, StoredFile]:
-    """The files with their bytes, as far as the chat links them. A file that is not in the answer is gone.
+    """Return the files with their bytes, as far as the chat links them. A file that is not in the answer is gone.
 
-    Together at most `max_bytes`, the newest first: of the others the answer says that they are left out.
+    Together at most `max_bytes`, newest first; the others are marked as left out.
     """
     if not file_ids:
         return {}
@@ -134,9 +134,9 @@ async def load_files(
 
 
 class FileCache:
-    """Bytes of files between the steps of chats.
+    """A cache of file bytes between the steps of chats.
 
-    By chat and file, so that what one chat may read is never given to another by mistake.
+    The key is chat and file, so that one chat's file is never given to another by mistake.
     """
 
     def __init__(self, max_bytes: int = MAX_CACHE_BYTES, *, clock: Clock | None = None) -> None:
@@ -149,12 +149,12 @@ class FileCache:
         return self.entries.size_bytes
 
     def find(self, chat_id: ChatId, file_ids: Collection[UUID]) -> dict[UUID, StoredFile]:
-        """Those that are here."""
+        """Return the cached files."""
         found = ((file_id, self.entries.find((chat_id, file_id))) for file_id in file_ids)
         return {file_id: file for file_id, file in found if file is not None}
 
     def keep(self, chat_id: ChatId, files: Mapping[UUID, StoredFile]) -> None:
-        """Keep what has its bytes. What was left out may have room another time."""
+        """Cache files that have their bytes. Files that were left out may have room another time."""
         for file_id, file in files.items():
             key = (chat_id, file_id)
             if not file.is_left_out and key not in self.entries:
@@ -169,9 +169,9 @@ async def load_cached(
     cache: FileCache,
     max_bytes: int = MAX_PROMPT_BYTES,
 ) -> dict[UUID, StoredFile]:
-    """As `load_files`, asking the database only for what is not in the cache. Does not ask when everything is.
+    """Load as `load_files` does, but only the files that are not cached; no query if all are.
 
-    Room for what is asked for is what the cached ones leave: so a prompt keeps what it had, as its prefix must.
+    Cached files use up the limit first, so that a prompt keeps the files it had, as its prefix must.
     """
     found = cache.find(chat_id, file_ids)
     missing = [file_id for file_id in file_ids if file_id not in found]

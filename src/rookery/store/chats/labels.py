@@ -1,6 +1,6 @@
-"""Labels of a chat: metadata, so a write moves `meta_version` (by trigger) and nothing else.
+"""Labels of a chat: metadata, so a write moves only `meta_version` (by trigger).
 
-Filtering by labels is containment and belongs to the list (`chat_list`).
+Filtering by labels is containment and is done by the list (`chat_list`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WRITE = """
     RETURNING id
 """
 
-# Held to the end of the transaction, so that two patches of one chat build on each other.
+# Held to the end of the transaction, so that concurrent patches of one chat build on each other.
 READ_LOCKED = """
     SELECT labels
       FROM chats
@@ -33,14 +33,14 @@ READ_LOCKED = """
 
 
 async def set_labels(conn: Connection, chat_id: ChatId, *, labels: Mapping[str, object]) -> dict[str, str]:
-    """Replace all labels. Refused as a whole when one of them is wrong."""
+    """Replace all labels. If one of them is invalid, all are refused."""
     checked = rules.validate(labels)
     await _write(conn, chat_id, labels=checked)
     return checked
 
 
 async def patch_labels(conn: Connection, chat_id: ChatId, *, changes: Mapping[str, object]) -> dict[str, str]:
-    """Set the labels that have a value, remove those that are None, keep the rest. Returns them all."""
+    """Set the labels that have a value, remove those that are None, keep the rest. Returns all labels."""
     async with conn.transaction():
         stored = await conn.fetchval(READ_LOCKED, chat_id)
         if stored is None:

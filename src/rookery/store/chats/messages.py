@@ -1,14 +1,14 @@
-"""Reading messages: what people see, and what the model is told. Others build their reads on the statements here.
+"""Reads of messages, for people and for the model. Other reads build on the statements here.
 
-All order is by `id`. Predicates are literals (`NOT deleted`, visibilities, roles), because only so do they match the
+All order is by `id`. Predicates are literals (`NOT deleted`, visibilities, roles), because only literals match the
 partial indexes; a bind parameter would turn a page of a long chat into a scan of it.
 
-For pages a chat is named as a range of one (`chat_id >= $1 AND chat_id <= $1`) and its rows are compared and ordered
-by (chat_id, id). With `chat_id = $1 ORDER BY id` the planner, for a chat that holds a good share of all rows, walks the
-primary key instead, hoping to meet rows of that chat soon; when the chat is an old one, it reads everything that
-everybody wrote since. The row comparison gives the index its ends, the plain one gives the planner its estimate.
-Visibilities are compared through `coalesce`, which no statistics know: from old ones the planner may conclude that
-almost no row is visible, and then it collects a whole chat and sorts it, to give the last few.
+For pages a chat is named as a range of one (`chat_id >= $1 AND chat_id <= $1`) and its rows are compared and ordered by
+(chat_id, id). With `chat_id = $1 ORDER BY id` the planner, for a chat that holds a large share of all rows, walks the
+primary key instead, expecting to meet rows of that chat soon; if the chat is an old one, it reads everything that was
+written since. The row comparison bounds the index scan, the plain one gives the planner its estimate. Visibilities are
+compared through `coalesce`, which has no statistics: from outdated ones the planner may conclude that almost no row is
+visible, and then it collects a whole chat and sorts it to return the last few rows.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _ROLE, _VISIBILITY, _EFFORT = (
     Message.__struct_fields__.index(name) for name in ("role", "visibility", "reasoning_effort")
 )
 
-# A dict of plain strings answers in a tenth of the time that calling the enum takes, and every read pays per row.
+# A dict of plain strings takes a tenth of the time of calling the enum, and every read pays per row.
 _ROLES = {role.value: role for role in Role}
 _VISIBILITIES = {visibility.value: visibility for visibility in Visibility}
 _EFFORTS: dict[str | None, Effort | None] = {None: None} | {effort.value: effort for effort in Effort}
@@ -90,8 +90,8 @@ OLDEST = f"""
      LIMIT $3
 """
 
-# Sizes are summed from the newest row on, so that what does not fit never leaves the server. The newest row is in
-# whatever its size.
+# Sizes are summed from the newest row on, so that rows that do not fit never leave the server. The newest row is always
+# included.
 WINDOW = f"""
     SELECT {COLUMNS}
       FROM (SELECT w.id,
@@ -174,7 +174,7 @@ class MessagePage(msgspec.Struct, frozen=True):
 
 
 async def find_visible(conn: Connection, chat_id: ChatId, *, message_id: MessageId) -> Message | None:
-    """One message of the client view: in this chat, visible to people and not deleted."""
+    """Return one message of the client view: in this chat, visible to people and not deleted."""
     if not is_id(message_id):
         return None
     record = await conn.fetchrow(FIND_VISIBLE, chat_id, message_id)
@@ -182,32 +182,32 @@ async def find_visible(conn: Connection, chat_id: ChatId, *, message_id: Message
 
 
 async def list_oldest(conn: Connection, chat_id: ChatId, *, limit: int, after_id: int = 0) -> MessagePage:
-    """The client view forward from after an id: who follows skips no row."""
+    """Return the client view forward from after an id, so that a follower skips no row."""
     records = await conn.fetch(OLDEST, chat_id, _in_range(after_id), limit + 1)
     return MessagePage(tuple(map(_message, records[:limit])), len(records) > limit)
 
 
 async def list_prompt(conn: Connection, chat_id: ChatId) -> tuple[PromptRow, ...]:
-    """What the model is told: system rows, the newest summary, and everything after it.
+    """Return the model's view: system rows, the newest summary, and everything after it.
 
-    The summary is the newest live compressed row for the model only. An edit before it deletes it, which brings the
-    older history back.
+    The summary is the newest live compressed row for the model only. An edit before it deletes it, which restores the
+    older history.
     """
     return tuple(map(prompt_row, await conn.fetch(PROMPT, chat_id)))
 
 
 def prompt_row(record: asyncpg.Record | tuple[Any, ...]) -> PromptRow:
-    """A record of `COLUMNS`, then `FIGURES`."""
+    """Return the message of a record of `COLUMNS`, then `FIGURES`."""
     return PromptRow(_message(record[:_WIDTH]), _figures(record[_WIDTH:]))
 
 
 def _in_range(number: int) -> int:
-    """A place between rows as the database can count it: clients may name one before all rows, or after all."""
+    """Clamp a position to the range of the column: clients may name one before or after all rows."""
     return min(max(number, 0), MAX_ID)
 
 
 def _figures(values: Sequence[Any]) -> StepFigures:
-    # Most rows are nobody's step, and long histories have many of them.
+    # Most rows do not belong to a step, and long histories have many of them.
     if values.count(None) == len(values):
         return _NO_FIGURES
     return StepFigures(**dict(zip(_FIGURE_NAMES, values, strict=True)))

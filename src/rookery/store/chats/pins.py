@@ -1,8 +1,8 @@
-"""Pins: the chats a person keeps on top of their list, numbered 1..n per person.
+"""Pins: the chats that a user keeps on top of the list, numbered 1..n per user.
 
-An advisory transaction lock per person serializes changes, so the numbers stay 1..n however many requests race.
-Order of locks: the chat's row first, then the person. A pin shares the row's lock, so it cannot slip in between an
-archive's look at the pins and its commit. No version of the chat moves.
+An advisory transaction lock per user serializes changes, so the numbers stay 1..n under concurrency. Lock order: the
+chat's row first, then the user. A pin shares the row's lock, so it cannot appear between an archive's check of the pins
+and its commit. No version of the chat moves.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from rookery.domain.chat.messages import ChatId
 from rookery.store.db import nested_transaction
 from rookery.store.db.pool import Connection
 
-# Chosen: all pins of a person are on the first page of every list.
+# Chosen: all pins of a user are on the first page of every list.
 MAX_PINS = 100
 
-# The two-key form has a key space of its own, apart from other advisory locks. The first key is chosen: "pins".
+# The two-key form has a separate key space from other advisory locks. The first key is chosen: "pins".
 _LOCK_SPACE = 0x70696E73
 
 READ_CHAT_SHARED = """
@@ -29,10 +29,10 @@ READ_CHAT_SHARED = """
        FOR SHARE
 """
 
-# Two people may share a hash: they wait for each other, and nothing worse.
+# Two users may share a hash: then they only wait for each other.
 LOCK_USER = f"SELECT pg_advisory_xact_lock({_LOCK_SPACE}, hashtext($1::uuid::text))"
 
-# In the order of the keys: two callers that lock several people never wait for each other in a circle.
+# In the order of the keys: two callers that lock several users cannot deadlock.
 LOCK_USERS_OF_CHAT = f"""
     SELECT pg_advisory_xact_lock({_LOCK_SPACE}, u.key)
       FROM (SELECT DISTINCT hashtext(user_id::text) AS key
@@ -48,7 +48,7 @@ LIST = """
      ORDER BY pin_order
 """
 
-# The numbers are unique per person, checked at commit: rows may pass through each other's numbers on the way.
+# The numbers are unique per user, checked at commit: rows may pass through each other's numbers in between.
 WRITE_ORDER = """
     INSERT INTO chat_pins (chat_id, user_id, pin_order)
     SELECT o.chat_id, $1, o.pin_order
@@ -70,7 +70,7 @@ DELETE_ALL_OF_CHAT = """
     RETURNING user_id
 """
 
-# Also while sharing is switched off: what is only hidden comes back with its pin.
+# Also while sharing is disabled: a chat that is only hidden comes back with its pin.
 DELETE_OF_STRANGERS = """
     DELETE FROM chat_pins p
      USING chats c
@@ -95,7 +95,7 @@ CLOSE_GAPS = """
 
 
 class Pin(msgspec.Struct, frozen=True):
-    """A pinned chat and its place, counted from 1."""
+    """A pinned chat and its position, counted from 1."""
 
     chat_id: ChatId
     pin_order: int
@@ -108,8 +108,8 @@ async def list_pins(conn: Connection, user_id: UUID) -> list[Pin]:
 async def pin(conn: Connection, chat_id: ChatId, *, user_id: UUID, position: int | None = None) -> Pin:
     """Pin a chat, or move a pinned one.
 
-    A new pin goes last whatever position was asked. A pinned chat moves to the position, clamped to 1..n, and its
-    neighbours make room; without a position it stays where it is.
+    A new pin goes last, whatever position was requested. A pinned chat moves to the position, clamped to 1..n, and its
+    neighbors make room; without a position it stays where it is.
     """
     async with nested_transaction.atomic(conn):
         await _require_pinnable(conn, chat_id)
@@ -126,7 +126,7 @@ async def pin(conn: Connection, chat_id: ChatId, *, user_id: UUID, position: int
 
 
 async def unpin(conn: Connection, chat_id: ChatId, *, user_id: UUID) -> bool:
-    """Remove a pin and close the gap. False when there was none."""
+    """Remove a pin and close the gap. Returns False if there was none."""
     async with nested_transaction.atomic(conn):
         await conn.execute(LOCK_USER, user_id)
         removed = await conn.execute(DELETE, user_id, chat_id) == "DELETE 1"
@@ -136,15 +136,15 @@ async def unpin(conn: Connection, chat_id: ChatId, *, user_id: UUID) -> bool:
 
 
 async def drop_pins(conn: Connection, chat_id: ChatId) -> None:
-    """Remove everybody's pin of a chat, closing the gaps. For archiving and deleting.
+    """Remove all users' pins of a chat and close the gaps. For archiving and deleting.
 
-    The caller is in a transaction and holds the chat's row lock: nobody can pin the chat meanwhile.
+    The caller is in a transaction and holds the chat's row lock, so the chat cannot be pinned meanwhile.
     """
     await _drop(conn, chat_id, DELETE_ALL_OF_CHAT)
 
 
 async def drop_pins_of_strangers(conn: Connection, chat_id: ChatId) -> None:
-    """Remove the pins of those who may not read the chat any more, and so could not unpin it. In a transaction."""
+    """Remove the pins of users who may no longer read the chat, and so could not unpin it. In a transaction."""
     await _drop(conn, chat_id, DELETE_OF_STRANGERS)
 
 

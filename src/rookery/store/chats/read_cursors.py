@@ -1,7 +1,7 @@
-"""Read cursors: up to which message a person has read a chat. No version of the chat moves.
+"""Read cursors: up to which message a user has read a chat. No version of the chat moves.
 
-A cursor is written on the person's request only, never by merely looking. It only grows, unless it is forced
-(marking a chat unread). A chat is named as a range of one, for the reason given in `messages`.
+A cursor is written only on the user's request, never by viewing. It only grows, unless it is forced (marking a chat
+unread). A chat is named as a range of one, for the reason given in `messages`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from rookery.domain.chat.errors import ChatNotFound
 from rookery.domain.chat.messages import MAX_ID, ChatId, MessageId
 from rookery.store.db.pool import Connection
 
-# Never beyond the newest row there is: a cursor ahead of the chat would hide answers that are yet to come.
-# `least` skips nulls: without a message the cursor goes to the newest.
+# Never beyond the newest row: a cursor ahead of the chat would hide future answers. `least` skips nulls: without a
+# message the cursor goes to the newest.
 MOVE = """
     INSERT INTO chat_read_cursors AS cursor (chat_id, user_id, last_read_message_id)
     SELECT c.id, $2, least($3::bigint, coalesce(newest.id, 0))
@@ -32,9 +32,9 @@ MOVE = """
     RETURNING last_read_message_id
 """
 
-# A chat has something unread when its newest answer that people can see came after the cursor; without a cursor every
-# answer is unread. `{chat}` is the chat. The literals match the partial index
-# messages_role: one descent, however long the chat is and however far back the cursor.
+# A chat has unread answers if its newest visible answer came after the cursor; without a cursor every answer is unread.
+# `{chat}` is the chat. The literals match the partial index messages_role: one descent, however long the chat is and
+# however far back the cursor.
 NEWEST_ANSWER = """
              FROM chat_messages m
             WHERE (m.chat_id, m.role) >= ({chat}, 'assistant')
@@ -49,8 +49,8 @@ NEWEST_ANSWER = """
 async def mark_read(
     conn: Connection, chat_id: ChatId, *, user_id: UUID, message_id: MessageId | None = None, force: bool = False
 ) -> MessageId:
-    """Move the cursor forward to a message, or to the newest; `force` moves it back, too. Returns where it is now."""
-    # Whatever number a client sends: one that is no bigint names no message, and is clamped like any other.
+    """Move the cursor forward to a message, or to the newest; `force` also moves it back. Returns its position."""
+    # Clients may send any number: one that is not a bigint names no message, and is clamped like any other.
     target = None if message_id is None else min(max(message_id, 0), MAX_ID)
     moved: MessageId | None = await conn.fetchval(MOVE, chat_id, user_id, target, force)
     if moved is None:

@@ -1,4 +1,4 @@
-"""Which history of a chat a provider found too long, so that no replica sends the same request again.
+"""Histories that a provider refused as too long, so that no replica sends the same request again.
 
 Written in the transaction that learns from the refusal, which holds the chat's row. A new history voids it.
 """
@@ -17,5 +17,5 @@ RECORD = """
 
 
 async def record_refused(tx: Tx, *, estimated_tokens: int) -> None:
-    """A request of about this size, made from the chat's history, was too long. The smallest one counts."""
+    """Record that a request of about this size, made from the chat's history, was too long. The smallest one counts."""
     await tx.conn.execute(RECORD, tx.chat.id, max(estimated_tokens, 1))

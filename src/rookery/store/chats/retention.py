@@ -1,6 +1,6 @@
-"""What has had its time: archived families past the days they are kept for, and files that no chat links.
+"""Retention: archived families past their retention period, and files that no chat links.
 
-Removing a family is the machine's work, by `authorized.chats`; removing files is done here.
+`authorized.chats` deletes families through the machine; files are deleted here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ LOCK_KEY = 0x726F6F6B_70757267  # "rookpurg"; the one-key space of advisory lock
 # How long a file may wait for the message that it was uploaded for.
 UNLINKED_FOR = timedelta(hours=24)
 
-# In the order of the index chats_purge, and on from the last one: those that cannot go must not be met again and again.
+# In the order of the index chats_purge, continuing after the last one: families that cannot be deleted must not be met
+# repeatedly.
 LIST_DUE = """
     SELECT id, archived_at
       FROM chats
@@ -35,8 +36,8 @@ COUNT_DUE = """
        AND archived_at < $1
 """
 TRY_LOCK = "SELECT pg_try_advisory_lock($1)"
-# A link that is being made holds its file, which is then passed over. Once the row is locked no link can appear: who
-# wants to make one waits for this transaction, and finds the file gone.
+# A link in progress holds its file, which is then skipped. Once the row is locked no link can appear: a transaction
+# that wants to link it waits for this one, and finds the file gone.
 LOCK_UNLINKED = """
     SELECT f.id
       FROM chat_files f
@@ -46,7 +47,7 @@ LOCK_UNLINKED = """
      LIMIT $2
        FOR UPDATE OF f SKIP LOCKED
 """
-# A statement of its own, so that it sees links that were committed between the look and the lock.
+# A separate statement, so that it sees links that were committed between the check and the lock.
 DELETE_UNLINKED = """
     DELETE FROM chat_files f
      WHERE f.id = ANY ($1::uuid[])
@@ -63,27 +64,29 @@ class DueFamily(msgspec.Struct, frozen=True):
 async def list_due(
     conn: Connection, before: datetime, *, limit: int, after: DueFamily | None = None
 ) -> list[DueFamily]:
-    """Families that were archived before that, the oldest first; those behind `after` if it is given."""
+    """List families that were archived before this time, oldest first; only those behind `after` if it is given."""
     at, root_id = (None, None) if after is None else (after.archived_at, after.root_id)
     return [DueFamily(*record) for record in await conn.fetch(LIST_DUE, before, at, root_id, limit)]
 
 
 async def count_due(conn: Connection, before: datetime) -> int:
-    """How many families were archived before that."""
+    """Count the families that were archived before this time."""
     found: int = await conn.fetchval(COUNT_DUE, before)
     return found
 
 
 async def try_lock(conn: Connection) -> bool:
-    """Be the one replica that removes families. Needs a connection of its own, which holds the lock to its end."""
+    """Try to become the one replica that deletes families. Needs its own connection, which holds the lock to
+    its end.
+    """
     taken: bool = await conn.fetchval(TRY_LOCK, LOCK_KEY)
     return taken
 
 
 async def purge_files(conn: Connection, *, before: datetime, batch: int) -> tuple[int, int]:
-    """Remove files from before that which no chat links, at most a batch: how many were looked at, and how many went.
+    """Delete unlinked files older than this time, at most a batch. Returns how many were examined and deleted.
 
-    Fewer looked at than `batch` means that none is left. Of two replicas each takes files of its own.
+    Fewer examined than `batch` means that none is left. Concurrent replicas take different files.
     """
     async with conn.transaction():
         found = [record["id"] for record in await conn.fetch(LOCK_UNLINKED, before, batch)]

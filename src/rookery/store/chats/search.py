@@ -1,10 +1,10 @@
-"""Full-text search over titles and over what people and the model wrote.
+"""Full-text search over titles and over the messages of users and models.
 
 Titles are indexed as they are. A message enters `chat_message_search` pending, by trigger, and a sweep fills it in.
-No version of a chat moves. Only text parts are searchable; tool calls, reasoning and files are not. Who searches, and
-among which chats, is `chat_list`'s and `prompts`' affair; a title and each message match by themselves.
+No version of a chat moves. Only text parts are searchable; tool calls, reasoning and files are not. `chat_list` and
+`sent_messages` decide which chats are searched; a title and each message match separately.
 
-PostgreSQL's parser sets three traps for text that anybody may write, and one such row must not stop the sweep:
+PostgreSQL's parser has three limits that user text may exceed, and one such row must not stop the sweep:
 
 - a tsvector over 1 MiB raises: the input is cut, and a row that still fails is filled with nothing;
 - words over 2 kB are dropped with a notice: they are broken up before;
@@ -33,7 +33,7 @@ _MAX_QUERY_WORD_BYTES = 1_023
 # Chosen: longer than words are, short enough that quadratic time stays small.
 _LONGEST_RUN = 200
 
-# U+E000 and U+E001 are how stored content escapes U+E000 and U+0000 (`chat.parts`): both sides of a search read
+# U+E000 and U+E001 are how stored content escapes U+E000 and U+0000 (`domain.chat.parts`): both sides of a search read
 # them, and "<", as spaces.
 _ESCAPES = "<\ue000\ue001"
 _UNSEARCHABLE = re.compile("[<\0\ue000\ue001\ud800-\udfff]")
@@ -41,8 +41,8 @@ _SPACED = dict.fromkeys(map(ord, "\ue000\ue001"), " ")
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _LONG_RUN = re.compile(rf"\S{{{_LONGEST_RUN}}}")
 
-# Newest first. SKIP LOCKED: a sweep neither waits for another replica's nor for an edit that removes rows, and so
-# can never be part of a deadlock. Index search_pending holds pending rows only.
+# Newest first. SKIP LOCKED: a sweep waits neither for another replica's nor for an edit that removes rows, so it cannot
+# be part of a deadlock. Index search_pending holds pending rows only.
 TAKE_PENDING = """
     SELECT message_id
       FROM chat_message_search
@@ -52,8 +52,8 @@ TAKE_PENDING = """
        FOR UPDATE SKIP LOCKED
 """
 
-# The text parts of a message `m`, joined. Lax jsonpath passes over whatever is not an object with a text: odd content
-# has nothing to search for, no error.
+# The text parts of a message `m`, joined. Lax jsonpath skips everything that is not an object with a text: unusual
+# content has nothing to search for and is not an error.
 TEXT_OF_MESSAGE = """(
            SELECT coalesce(string_agg(part.text #>> '{}', ' ' ORDER BY part.place), '') AS text
              FROM jsonb_path_query(m.content, '$[*] ? (@.type == "text").text ? (@.type() == "string")')
@@ -79,7 +79,7 @@ FILL_WITH_NOTHING = """
 # Connections keep no session state: it ends with the transaction.
 PLAN_EACH = "SET LOCAL plan_cache_mode = force_custom_plan"
 
-# Errors that lie in a row's text, not in the state of the database. A timeout counts: it would come again.
+# Errors caused by a row's text, not by the state of the database. A timeout counts: it would recur.
 _BAD_TEXT = (asyncpg.ProgramLimitExceededError, asyncpg.DataError, asyncpg.QueryCanceledError)
 
 
@@ -98,9 +98,9 @@ async def sweep(conn: Connection, *, batch: int = 20) -> int:
 
 
 async def backfill(conn: Connection, *, max_rows: int = 50_000, batch: int = 20) -> int:
-    """Sweep until nothing is pending, or `max_rows` are filled: what one run of the job does. Returns how many.
+    """Sweep until nothing is pending, or `max_rows` are filled: one run of the job. Returns how many.
 
-    Each batch is a transaction of its own, so a cancelled run keeps what it has done.
+    Each batch is a separate transaction, so a cancelled run keeps its progress.
     """
     filled = 0
     while filled < max_rows:
@@ -112,27 +112,27 @@ async def backfill(conn: Connection, *, max_rows: int = 50_000, batch: int = 20)
 
 
 def for_titles(query: str) -> str:
-    """The query as `websearch_to_tsquery` may read it, to be matched with titles."""
+    """Return the query in a form for `websearch_to_tsquery`, to be matched with titles."""
     _check_query(query)
     return _UNSTORABLE.sub(" ", query)
 
 
 def for_messages(query: str) -> str:
-    """The query as `websearch_to_tsquery` may read it, to be matched with messages: prepared as they were."""
+    """Return the query in a form for `websearch_to_tsquery`, to be matched with messages: prepared as they were."""
     _check_query(query)
     return _LONG_RUN.sub(r"\g<0> ", _UNSEARCHABLE.sub(" ", query))
 
 
 def plain(text: str) -> str:
-    """Stored text as people may read it: the escapes of `chat.parts` are shown as spaces."""
+    """Return stored text for display: the escapes of `domain.chat.parts` are shown as spaces."""
     return text.translate(_SPACED)
 
 
 async def fetch_planned(conn: Connection, statement: str, *arguments: object) -> list[asyncpg.Record]:
-    """Run a search with a plan of its own.
+    """Run a search with its own plan.
 
-    Whether a word is rare or common decides where to begin, and a statement that is kept settles on one plan for all
-    words. Measured in a list of 20 chats among 200,000, for a common word: 12 ms, against 152 ms by the plan for any.
+    Rare and common words need different plans, and a prepared statement settles on one plan for all words. Measured in
+    a list of 20 chats among 200,000, for a common word: 12 ms, against 152 ms by the generic plan.
     """
     async with conn.transaction():
         await conn.execute(PLAN_EACH)
@@ -141,7 +141,7 @@ async def fetch_planned(conn: Connection, statement: str, *arguments: object) ->
 
 
 async def _try_fill(conn: Connection, message_ids: Sequence[MessageId]) -> bool:
-    """Fill the rows, or none of them when the text of one makes PostgreSQL give up."""
+    """Fill the rows, or none of them if the text of one makes PostgreSQL fail."""
     try:
         async with conn.transaction():
             await conn.execute(FILL, message_ids)

@@ -1,7 +1,8 @@
-"""What a person asked: the texts of user messages, newest first, of one chat or of all the chats of an owner.
+"""Sent messages: the texts of user messages, newest first, of one chat or of all chats of an owner.
 
-For recalling and finding earlier prompts. What has no text (a lone file), what was removed by an edit, and what only
-the model sees is not among them. The user messages of subagents' chats are their parent's words, nobody's prompts.
+For recalling and finding earlier messages. Messages without text (a lone file), messages removed by an edit, and
+messages for the model only are not included. User messages in subagents' chats come from their parent and are not
+included either.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ from rookery.store.db.pool import Connection
 
 MAX_LIMIT = 2_000
 DEFAULT_LIMIT = 500
-# Chosen: together, the newest first. Prompts may be long, and nobody leafs through more than this.
+# Chosen: the limit of all texts together, newest first. Messages may be long, and no user pages through more than this.
 MAX_BYTES = 8 * 1024 * 1024
 
 _texts = msgspec.json.Decoder(tuple[str, ...])
 
-# The text parts as a JSON array, because stored text is escaped as JSON (`chat.parts`). Lax jsonpath passes over
-# whatever is not an object with a text.
+# The text parts as a JSON array, because stored text is escaped as JSON (`domain.chat.parts`). Lax jsonpath skips
+# everything that is not an object with a text.
 _TEXTS = """(
            SELECT jsonb_path_query_array(m.content, '$[*] ? (@.type == "text").text ? (@.type() == "string")')
                AS texts) t"""
 _IS_VISIBLE = "NOT m.deleted AND coalesce(m.visibility, 'model') <> 'model'"
 _HAS_WORDS = r"""jsonb_path_exists(t.texts, '$[*] ? (@ like_regex "\\S")')"""
 
-# Index messages_role, from its newest row on: no more rows are read than are blank or asked for. The role is a range of
-# one: as an equation it would leave the order, and the planner could walk the primary key instead (see `messages`).
+# Index messages_role, from its newest row on: no more rows are read than are blank or requested. The role is a range of
+# one: an equality would leave the order open, and the planner could walk the primary key instead (see `messages`).
 OF_CHAT = f"""
     SELECT m.id, m.chat_id, t.texts
       FROM chat_messages m
@@ -47,7 +48,7 @@ OF_CHAT = f"""
      LIMIT $2
 """
 
-# Of each chat its newest, by index messages_role and without their contents; then the newest of all.
+# The newest of each chat, by index messages_role and without their contents; then the newest of all.
 OF_OWNER = f"""
     SELECT newest.id, newest.chat_id, t.texts
       FROM (SELECT own.id, own.chat_id
@@ -88,7 +89,7 @@ FOUND = f"""
      LIMIT $2
 """
 
-# As `messages.WINDOW`: sizes are summed from the newest row on, and what does not fit never leaves the server.
+# As `messages.WINDOW`: sizes are summed from the newest row on, and rows that do not fit never leave the server.
 _FITTING = """
     SELECT fits.id, fits.chat_id, fits.texts::text
       FROM (SELECT p.id, p.chat_id, p.texts,
@@ -117,7 +118,7 @@ class Prompt(msgspec.Struct, frozen=True):
 
 
 async def list_of_chat(conn: Connection, chat_id: ChatId, *, limit: int = DEFAULT_LIMIT) -> tuple[Prompt, ...]:
-    """The prompts of one chat, newest first."""
+    """Return the user messages of one chat, newest first."""
     page_cursors.check_limit(limit, MAX_LIMIT)
     return _prompts(await conn.fetch(LIST_OF_CHAT, chat_id, limit))
 
@@ -125,7 +126,7 @@ async def list_of_chat(conn: Connection, chat_id: ChatId, *, limit: int = DEFAUL
 async def list_of_owner(
     conn: Connection, owner_id: UUID, *, query: str | None = None, limit: int = DEFAULT_LIMIT
 ) -> tuple[Prompt, ...]:
-    """The prompts of all chats of an owner, newest first; with a query, those that match it (`search`)."""
+    """Return the user messages of all chats of an owner, newest first; with a query, those that match it (`search`)."""
     page_cursors.check_limit(limit, MAX_LIMIT)
     if query is None:
         return _prompts(await conn.fetch(LIST_OF_OWNER, owner_id, limit))

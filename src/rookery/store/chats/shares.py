@@ -1,7 +1,7 @@
-"""Who may read a chat besides its owner: single users, or everyone. Entries stand on roots; children follow.
+"""Shares: the readers of a chat besides its owner, single users or everyone. Entries are on roots; children follow.
 
-With sharing disabled (group `sharing` of the runtime settings) entries stay and have no effect, everywhere at once:
-every predicate about readers is the one of this module.
+With sharing disabled (group `sharing` of the runtime settings) entries stay and have no effect anywhere: every
+predicate about readers comes from this module.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ BAD_ROLE = 'The role is "read", or null to remove the entry.'
 ENABLED = f"""
     coalesce((SELECT g.value ->> 'enabled' FROM settings g WHERE g.key = '{SETTING}'), 'true') = 'true'
 """
-# Whether the chat `c` is shared with a user, directly or with everyone. `{user}` is the parameter's place.
+# Whether the chat `c` is shared with a user, directly or with everyone. `{user}` is the parameter.
 SHARED_WITH = f"""
     ({ENABLED} AND EXISTS (
        SELECT FROM chat_shares share
         WHERE share.chat_id = coalesce(c.root_chat_id, c.id)
           AND (share.user_id = {{user}} OR share.user_id IS NULL)))
 """
-# Only directly: what is shared with everyone is in nobody's list.
+# Only directly: a chat shared with everyone is in no other user's list.
 SHARED_DIRECTLY = f"""
     ({ENABLED} AND EXISTS (
        SELECT FROM chat_shares share WHERE share.chat_id = coalesce(c.root_chat_id, c.id) AND share.user_id = {{user}}))
@@ -79,7 +79,7 @@ class SharingSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Share(msgspec.Struct, frozen=True):
-    """An entry. `user` None is everyone."""
+    """An entry. A `user` of None means everyone."""
 
     user: PublicUser | None
     role: str
@@ -88,14 +88,14 @@ class Share(msgspec.Struct, frozen=True):
 
 
 class SharePatch(msgspec.Struct, frozen=True, kw_only=True):
-    """Who gets (`read`) or loses (None) the right to read; who is not named stays as they are."""
+    """Users who get (`read`) or lose (None) the right to read; others are unchanged."""
 
     users: Mapping[UUID, str | None] = {}
     everyone: str | UnsetType | None = UNSET
 
 
 class BadEntries(InvalidInput):
-    """Entries that cannot be. `faults` has all of them, by field; the error itself speaks of the first."""
+    """Raised for invalid entries. `faults` has all of them, by field; the message describes the first."""
 
     def __init__(self, faults: Mapping[str, str]) -> None:
         self.faults = dict(faults)
@@ -104,7 +104,7 @@ class BadEntries(InvalidInput):
 
 
 class ShareChange(msgspec.Struct, frozen=True):
-    """Who was added and removed, those aside who were already so. `everyone` is None when that stayed as it was."""
+    """The users added and removed, without those already in that state. `everyone` is None if it did not change."""
 
     added: frozenset[UUID] = frozenset()
     removed: frozenset[UUID] = frozenset()
@@ -125,12 +125,12 @@ async def is_sharing_enabled(conn: Connection) -> bool:
 
 
 async def write_sharing_settings(conn: Connection, rules: SharingSettings, *, by: UUID | None = None) -> bool:
-    """The caller publishes `AccessHint(kind="sharing")` after the commit."""
+    """Write the settings. The caller publishes `AccessHint(kind="sharing")` after the commit."""
     return await settings.write_setting(conn, SETTING, value=rules, by=by)
 
 
 async def list_shares(conn: Connection, chat_id: ChatId) -> list[Share]:
-    """Everyone first, then users by name."""
+    """List the entries: everyone first, then users by name."""
     return [
         Share(None if user_id is None else PublicUser(user_id, username, name), role, granted_by, created_at)
         for user_id, username, name, role, granted_by, created_at in await conn.fetch(LIST, chat_id)
@@ -138,12 +138,12 @@ async def list_shares(conn: Connection, chat_id: ChatId) -> list[Share]:
 
 
 async def list_readers(conn: Connection, chat_id: ChatId) -> list[UUID]:
-    """The users a root is shared with directly: they hear of it, while everyone does not."""
+    """List the users a root is shared with directly: they are notified of it, unlike everyone."""
     return [record["user_id"] for record in await conn.fetch(READERS, chat_id)]
 
 
 async def list_readers_of(conn: Connection, root_ids: Sequence[UUID]) -> dict[UUID, set[UUID]]:
-    """The direct readers of many roots; none while sharing is disabled."""
+    """List the direct readers of many roots; none while sharing is disabled."""
     found: dict[UUID, set[UUID]] = {}
     for chat_id, user_id in await conn.fetch(READERS_OF, list(root_ids)):
         found.setdefault(chat_id, set()).add(user_id)
@@ -151,13 +151,13 @@ async def list_readers_of(conn: Connection, root_ids: Sequence[UUID]) -> dict[UU
 
 
 async def is_shared(conn: Connection, chat_id: ChatId) -> bool:
-    """Whether anybody but the owner may read this root as a reader now."""
+    """Return whether the root has readers besides its owner now."""
     shared: bool = await conn.fetchval(IS_SHARED, chat_id)
     return shared
 
 
 async def patch_shares(conn: Connection, chat_id: ChatId, *, patch: SharePatch, by: UUID, now: datetime) -> ShareChange:
-    """Add and remove readers, all or nothing. The chat's row is locked, so two patches build on each other."""
+    """Add and remove readers, all or nothing. The chat's row is locked, so concurrent patches build on each other."""
     async with conn.transaction():
         chat = await conn.fetchrow(LOCK_CHAT, chat_id)
         if chat is None:
@@ -176,7 +176,7 @@ async def patch_shares(conn: Connection, chat_id: ChatId, *, patch: SharePatch, 
 
 
 async def leave(conn: Connection, chat_id: ChatId, *, user_id: UUID) -> bool:
-    """Remove one's own entry. False when there was none; what is shared with everyone stays readable."""
+    """Remove the caller's own entry. Returns False if there was none; a chat shared with everyone stays readable."""
     return bool(await conn.fetch(REVOKE, chat_id, [user_id], False))
 
 

@@ -1,11 +1,11 @@
-"""What a step of the worker reads: the chat, and as much of its history as decision and prompt need. Fenced.
+"""Fenced reads of a worker's step: the chat, and as much of its history as decision and prompt need.
 
-One snapshot (`Machine.read`), so chat and rows belong together; nobody is locked. Rows are kept between steps, parsed:
-a step fetches only rows whose revision is newer than what it has, whatever the length of the history. That is all
-there can be: a message never changes, it is only deleted, and both give it the revision of their bundle.
+Everything comes from one snapshot (`Machine.read`), so chat and rows match; nothing is locked. Parsed rows are cached
+between steps: a step fetches only rows with a newer revision, whatever the length of the history. That is complete,
+because a message never changes, it is only deleted, and both give it the revision of their bundle.
 
-Wanted are the rows since the newest boundary and since the turn began, of any visibility, and before those only what
-the prompt keeps for ever (system rows). `floor` is where that begins; a history that was never compacted has all rows.
+A step needs the rows since the newest boundary and since the turn began, of any visibility, and before those only the
+prompt's permanent rows (system rows). `floor` is where that begins; a history that was never compacted has all rows.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from rookery.store.machine.bundle import CHAT_COLUMNS
 from rookery.store.machine.lock import Machine
 
 MAX_CACHE_BYTES = 64 * 1024 * 1024
-# Chosen: what a history takes besides its rows.
+# Chosen: the memory of a history besides its rows.
 _BASE_BYTES = 2048
 PAGE_ROWS = 1000
-ROWS_PER_TURN = 200  # parsed at a stretch, before other tasks of the loop get theirs
+ROWS_PER_TURN = 200  # parsed in one go, before other tasks of the event loop run
 
 # The fields of `Chat`, then those of `ChatMeta`, each in its order: one row, one round trip.
 _ROW_COLUMNS = f"""
@@ -53,8 +53,8 @@ _ROW_COLUMNS = f"""
 READ_ROW = f"SELECT {_ROW_COLUMNS} FROM chats WHERE id = $1"
 GLANCE = chat_delta.statement(_ROW_COLUMNS)
 
-# Where the wanted rows begin. The range of one chat, ordered by it, keeps the planner on the chat's own indexes here
-# and below: store/chats/messages.py says why.
+# Where the needed rows begin. The range of one chat, ordered by it, keeps the planner on the chat's own indexes here
+# and below: store/chats/messages.py explains why.
 FLOOR = """
     SELECT CASE WHEN boundary_id IS NULL THEN 0 ELSE least(boundary_id, coalesce(turn_id, 0)) END
       FROM (SELECT (SELECT b.id
@@ -109,9 +109,10 @@ DELTA = f"""
 
 
 class ChatMeta(msgspec.Struct, frozen=True):
-    """What a step needs of the chat beside its execution state. `dynamic_tools` is the stored JSON.
+    """The fields of the chat that a step needs beside its execution state. `dynamic_tools` is the stored JSON.
 
-    `refused_tokens` is about how long the smallest request was that a provider found too long for this very history.
+    `refused_tokens` is the approximate size of the smallest request that a provider refused as too long for this
+    history.
     """
 
     title: str
@@ -139,12 +140,12 @@ class ChatMeta(msgspec.Struct, frozen=True):
 
     @property
     def has_pin(self) -> bool:
-        """Whether what the chat's own workspace says is pinned; what another one said never counts."""
+        """Whether context of the chat's own workspace is captured; context of another one never counts."""
         return self.context_hash is not None and self.context_workspace_id == self.workspace_id
 
 
 class FencedRow(msgspec.Struct, frozen=True):
-    """The chat as its task may see it. `now` is the database's clock, which leases and deadlines go by."""
+    """The chat as its task may see it. `now` is the database's clock, which leases and deadlines use."""
 
     chat: Chat
     meta: ChatMeta
@@ -152,22 +153,22 @@ class FencedRow(msgspec.Struct, frozen=True):
 
 
 class ParsedMessage(Message, frozen=True, gc=False):
-    """A message that keeps its parts, so that no step parses it again. Parts are values: nobody changes them."""
+    """A message that keeps its parts, so that no step parses it again. Parts are immutable values."""
 
     parsed: tuple[Part, ...] | None = None
 
     def parts(self) -> tuple[Part, ...]:
-        # A row that cannot be read fails each time it is asked for, as it would have without the cache.
+        # A row that cannot be read fails each time it is requested, as it would without the cache.
         return Message.parts(self) if self.parsed is None else self.parsed
 
 
 class LoadedHistory(msgspec.Struct, frozen=True, kw_only=True):
     """The rows of one history version, ascending.
 
-    `rows` are for the decision (`chat.history.read`), of any visibility and none of them deleted; `prompt` is what the
-    model is told, the same rows as `messages.list_prompt`. `model_config_ids` wrote the answers in the prompt,
-    `file_ids` are those whose bytes it needs. `traced` is what the newest of the rows says that tell which context of a
-    workspace is in force. `size_bytes` is a guess at what the rows take in memory.
+    `rows` are for the decision (`domain.chat.history.read`), of any visibility and none of them deleted; `prompt` is
+    what the model is sent, the same rows as `messages.list_prompt`. `model_config_ids` wrote the answers in the prompt,
+    `file_ids` are those whose bytes it needs. `traced` is the newest row's record of the workspace context in effect.
+    `size_bytes` is an estimate of the rows' memory.
     """
 
     chat_id: ChatId
@@ -182,12 +183,14 @@ class LoadedHistory(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def visible(self) -> tuple[PromptRow, ...]:
-        """The rows that people see."""
+        """The rows that are visible to people."""
         return tuple(row for row in self.rows if row.message.visibility is not Visibility.MODEL)
 
 
 class Step(msgspec.Struct, frozen=True):
-    """Everything a step starts from, of one moment. `fetched` rows came from the database, the others were there."""
+    """Everything a step starts from, of one snapshot. `fetched` rows came from the database, the others from
+    the cache.
+    """
 
     chat: Chat
     meta: ChatMeta
@@ -197,7 +200,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 _Record: TypeAlias = asyncpg.Record | tuple[Any, ...]
-# The chat, the history that the records continue if there is one, and the records.
+# The chat, the cached history that the records continue if there is one, and the records.
 _Found: TypeAlias = tuple[FencedRow, LoadedHistory | None, Sequence[_Record]]
 
 
@@ -210,10 +213,10 @@ class HistoryStats(msgspec.Struct, frozen=True):
 
 
 class HistoryCache:
-    """Histories of the chats this process works on.
+    """A cache of the histories of chats this process works on.
 
-    What is not here, or cannot be continued, is loaded whole. Entries are values, so steps of two runners of one chat
-    may use it at the same time.
+    A history that is missing, or cannot be continued, is loaded whole. Entries are values, so steps of two runners of
+    one chat may use it at the same time.
     """
 
     def __init__(self, max_bytes: int = MAX_CACHE_BYTES, *, clock: Clock | None = None) -> None:
@@ -226,7 +229,7 @@ class HistoryCache:
         return self.entries.find(chat_id)
 
     def keep(self, history: LoadedHistory) -> None:
-        """Keep it instead of what is older."""
+        """Cache it in place of an older one."""
         known = self.entries.peek(history.chat_id)
         if known is None or known.history_version <= history.history_version:
             self.entries.keep(history.chat_id, history, size_bytes=history.size_bytes + _BASE_BYTES)
@@ -237,12 +240,14 @@ class HistoryCache:
         self._misses += not is_hit
 
     def stats(self) -> HistoryStats:
-        """`hits` could be continued; what was found and could not is a miss here."""
+        """The counters of the cache. `hits` could be continued; an entry that was found and could not counts as
+        a miss.
+        """
         return HistoryStats(len(self.entries), self.entries.size_bytes, self._hits, self._misses, self._rows_fetched)
 
 
 async def read_fenced(machine: Machine, chat_id: ChatId, *, fence: Fence) -> FencedRow:
-    """The chat alone, if it still is what the task saw; else `StaleFence`."""
+    """Return the chat alone, if it still is what the task saw. Raises `StaleFence` otherwise."""
 
     async def run(conn: Connection) -> FencedRow:
         return await _fenced(conn, chat_id, fence)
@@ -251,7 +256,9 @@ async def read_fenced(machine: Machine, chat_id: ChatId, *, fence: Fence) -> Fen
 
 
 async def load_step(machine: Machine, chat_id: ChatId, *, fence: Fence, cache: HistoryCache) -> Step:
-    """The chat with its history, of one snapshot, if it still is what the task saw; else `StaleFence`."""
+    """Return the chat with its history, of one snapshot, if it still is what the task saw. Raises `StaleFence`
+    otherwise.
+    """
     known = cache.find(chat_id)
 
     async def run(conn: Connection) -> _Found:
@@ -275,7 +282,7 @@ async def load_step(machine: Machine, chat_id: ChatId, *, fence: Fence, cache: H
 
 
 async def _glance(machine: Machine, chat_id: ChatId, fence: Fence, known: LoadedHistory) -> _Found | None:
-    """What is new if it is little, and all there is to know; else None."""
+    """Return the new rows if they are few and complete; else None."""
     seen = await chat_delta.look(machine, GLANCE, chat_id, seen=known.history_version)
     if seen is None:
         raise StaleFence(chat_id, "chat")
@@ -286,7 +293,7 @@ async def _glance(machine: Machine, chat_id: ChatId, fence: Fence, known: Loaded
 
 
 async def _fetch_all(conn: Connection, chat_id: ChatId) -> list[asyncpg.Record]:
-    """Every wanted row, in order."""
+    """Return every needed row, in order."""
     floor: int = await conn.fetchval(FLOOR, chat_id)
     records = await conn.fetch(SYSTEM_BELOW, chat_id, floor) if floor else []
     start = floor
@@ -314,14 +321,16 @@ def _fenced_row(chat_id: ChatId, fence: Fence, record: _Record) -> FencedRow:
 
 
 def _cuts_boundary(base: LoadedHistory, records: Sequence[_Record]) -> bool:
-    """Whether rows from before `base` are in the prompt again: an edit has deleted the summary that stood for them."""
+    """Return whether rows from before `base` are in the prompt again: an edit deleted the summary that replaced
+    them.
+    """
     if base.boundary_id is None:
         return False
     return any(record[_DELETED] and record[_ID] <= base.boundary_id for record in records)
 
 
 async def _continued(base: LoadedHistory | None, records: Sequence[_Record], chat: Chat) -> LoadedHistory:
-    """`base` with what changed since; without one, just the records."""
+    """Return `base` with the changes since; without one, just the records."""
     if base is not None and base.history_version == chat.history_version:
         return base
     added = await _parse([record for record in records if not record[_DELETED]])
@@ -362,7 +371,7 @@ def _parsed(row: PromptRow) -> PromptRow:
 
 
 def _arranged(rows: Sequence[PromptRow], chat: Chat) -> LoadedHistory:
-    """What is wanted of these rows. A new boundary lets go of what it stands for."""
+    """Return the needed part of these rows. A new boundary drops the rows that it replaces."""
     boundary = next((row.message.id for row in reversed(rows) if _is_boundary(row.message)), None)
     floor = 0 if boundary is None else min(boundary, _turn_id(rows))
     wanted = [row for row in rows if row.message.id >= floor or _is_told(row.message, floor)]
@@ -381,7 +390,7 @@ def _arranged(rows: Sequence[PromptRow], chat: Chat) -> LoadedHistory:
 
 
 def _newest_trace(rows: Sequence[PromptRow]) -> WorkspaceContext | None:
-    """A row that cannot be read says nothing about it."""
+    """Return the newest trace; unreadable rows are skipped."""
     for row in reversed(rows):
         message = row.message
         if message.role is Role.SYSTEM and isinstance(message, ParsedMessage):
@@ -392,7 +401,7 @@ def _newest_trace(rows: Sequence[PromptRow]) -> WorkspaceContext | None:
 
 
 def _turn_id(rows: Sequence[PromptRow]) -> int:
-    """The live user row that people see and that began the turn; 0 when there is none, and all rows are its turn."""
+    """Return the live visible user row that began the turn; 0 if there is none, and all rows are its turn."""
     for row in reversed(rows):
         message = row.message
         if message.role is Role.USER and message.visibility is not Visibility.MODEL and not message.compressed:
@@ -405,7 +414,7 @@ def _is_boundary(message: Message) -> bool:
 
 
 def _is_told(message: Message, boundary_id: int) -> bool:
-    """Whether the row is in a prompt whose newest summary is `boundary_id`; 0 when there is none."""
+    """Return whether the row is in a prompt whose newest summary is `boundary_id`; 0 if there is none."""
     if message.compressed:
         return message.id == boundary_id
     if message.visibility is Visibility.USER:
@@ -414,7 +423,7 @@ def _is_told(message: Message, boundary_id: int) -> bool:
 
 
 def _size(row: PromptRow) -> int:
-    """A guess: the stored text, the same again as parts, and the objects around it."""
+    """Estimate the memory: the stored text, the same again as parts, and the objects around it."""
     return 2 * getsizeof(row.message.content) + 1024
 
 

@@ -1,4 +1,4 @@
-"""Reads for those who follow chats live: messages with their figures, the queue, pending calls, the newest hints.
+"""Reads for live followers of chats: messages with their figures, the queue, pending calls, the newest hints.
 
 Statements over messages are those of `messages` with the figures added, so that the same plans serve both.
 """
@@ -40,7 +40,7 @@ DELTA = _with_figures(messages.DELTA)
 GLANCE = chat_delta.statement(CHAT_COLUMNS, only="coalesce(m.visibility, 'model') <> 'model'")
 AFTER = _with_figures(messages.OLDEST)
 
-# How much a client lacks: asked before it is read, because a client that was away for long gets a window instead.
+# How much a client lacks: measured before it is read, because a client that was away for long gets a window instead.
 MEASURE = """
     SELECT count(*), coalesce(sum(octet_length(missing.content::text)), 0)::bigint
       FROM (SELECT m.content
@@ -86,7 +86,7 @@ FAMILY = """
      WHERE id = ANY ($1)
 """
 
-# As `sessions.authenticate` does for requests, and as rarely. One that has ended stays so.
+# As `sessions.authenticate` does for requests, and as rarely. An ended session stays ended.
 SEEN = """
     WITH seen AS (
          UPDATE sessions s
@@ -101,23 +101,23 @@ SEEN = """
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Messages in ascending order; `has_more` tells that older ones exist."""
+    """Messages in ascending order; `has_more`: older ones exist."""
 
     rows: tuple[PromptRow, ...]
     has_more: bool
 
 
 class Missing(msgspec.Struct, frozen=True):
-    """How much a client lacks, counted no further than asked."""
+    """How much a client lacks, counted up to the limit."""
 
     count: int
     size_bytes: int
 
 
 class PendingCall(msgspec.Struct, frozen=True):
-    """A call that waits for a client or for a person; `args` is JSON as the model wrote it.
+    """A call that waits for a client or a user; `args` is JSON as the model wrote it.
 
-    `offers`: what "always" would permit, for calls that a person is asked about.
+    `offers`: what "always" would permit, for calls that a user is asked about.
     """
 
     tool_call_id: str
@@ -127,7 +127,7 @@ class PendingCall(msgspec.Struct, frozen=True):
 
 
 class Member(msgspec.Struct, frozen=True):
-    """To which family a chat belongs. `root_id` is its own id for a root."""
+    """The family of a chat. `root_id` is its own id for a root."""
 
     chat_id: ChatId
     owner_id: UUID
@@ -135,14 +135,16 @@ class Member(msgspec.Struct, frozen=True):
 
 
 async def list_window(conn: Connection, chat_id: ChatId, *, tail: int, max_bytes: int = WINDOW_MAX_BYTES) -> Page:
-    """The newest of the client view: `tail` messages at most, and `max_bytes` of content unless the first is larger."""
+    """Return the newest of the client view: at most `tail` messages, and `max_bytes` of content unless the first is
+    larger.
+    """
     rows = _rows(reversed(await conn.fetch(WINDOW, chat_id, tail, max_bytes)))
     before = rows[0].message.id if rows else MAX_ID
     return Page(rows, await conn.fetchval(messages.OLDER, chat_id, before) is not None)
 
 
 class News(msgspec.Struct, frozen=True):
-    """A chat, and the rows for people that changed since a history version: all of them, or too many for a glance."""
+    """A chat, and its visible rows that changed since a history version: all of them, or too many for a delta."""
 
     chat: Chat
     rows: tuple[PromptRow, ...]
@@ -150,7 +152,7 @@ class News(msgspec.Struct, frozen=True):
 
 
 async def glance_at(machine: Machine, chat_id: ChatId, *, seen: int) -> News:
-    """The chat and what `list_delta` gives, if that is little, in one round trip."""
+    """Return the chat and the rows of `list_delta` in one round trip, if they are few."""
     found = await chat_delta.look(machine, GLANCE, chat_id, seen=seen)
     if found is None:
         raise ChatNotFound(chat_id)
@@ -158,7 +160,7 @@ async def glance_at(machine: Machine, chat_id: ChatId, *, seen: int) -> News:
 
 
 async def list_delta(conn: Connection, chat_id: ChatId, *, seen: int, limit: int) -> tuple[PromptRow, ...]:
-    """What changed for people since history version `seen`: rows written, and rows deleted with their content left out.
+    """Return the visible changes since history version `seen`: rows written, and rows deleted, without their content.
 
     A deleted row that the client holds means that its history was cut.
     """
@@ -166,37 +168,39 @@ async def list_delta(conn: Connection, chat_id: ChatId, *, seen: int, limit: int
 
 
 async def list_after(conn: Connection, chat_id: ChatId, *, after_id: MessageId, limit: int) -> tuple[PromptRow, ...]:
-    """The client view from after a message on, oldest first."""
+    """Return the client view from after a message on, oldest first."""
     return _rows(await conn.fetch(AFTER, chat_id, after_id, limit))
 
 
 async def is_live(conn: Connection, chat_id: ChatId, *, message_id: int) -> bool:
-    """Whether the message is in this chat, visible to people and not deleted."""
+    """Return whether the message is in this chat, visible to people and not deleted."""
     return (
         is_id(message_id) and await messages.find_visible(conn, chat_id, message_id=MessageId(message_id)) is not None
     )
 
 
 async def measure_after(conn: Connection, chat_id: ChatId, *, after_id: MessageId, limit: int) -> Missing:
-    """How many messages come after one, and how long they are."""
+    """Return how many messages come after one, and their size."""
     record = await conn.fetchrow(MEASURE, chat_id, after_id, limit)
     assert record is not None
     return Missing(*record)
 
 
 async def find_newest_id(conn: Connection, chat_id: ChatId) -> MessageId | None:
-    """The newest message that people can see."""
+    """Return the newest visible message."""
     newest: MessageId | None = await conn.fetchval(NEWEST_ID, chat_id)
     return newest
 
 
 async def list_queue(conn: Connection, chat_id: ChatId) -> tuple[QueuedMessage, ...]:
-    """The whole queue, in its order."""
+    """Return the whole queue, in its order."""
     return tuple(queue_rows.queued_of(record) for record in await conn.fetch(QUEUE, chat_id))
 
 
 async def list_pending_calls(conn: Connection, chat_id: ChatId) -> tuple[PendingCall, ...]:
-    """The open calls of the turn that the chat waits for, with their arguments: a person's answer, or the client's."""
+    """Return the open calls that the chat waits for, with their arguments: for a user's answer, or the client's
+    results.
+    """
     records = await conn.fetch(open_calls.TURN_CALLS, chat_id)
     opened = tool_calls.open_calls(CallRow(*record) for record in records)
     if offers := await approvals.list_offers(conn, chat_id):
@@ -211,23 +215,23 @@ async def list_pending_calls(conn: Connection, chat_id: ChatId) -> tuple[Pending
 
 
 async def list_questions(conn: Connection, chat_id: ChatId) -> dict[str, PendingCall]:
-    """The calls that a person is asked about, by their ids."""
+    """Return the calls that a user is asked about, by their ids."""
     pending = await list_pending_calls(conn, chat_id)
     return {call.tool_call_id: call for call in pending if call.offers is not None}
 
 
 async def poll(conn: Connection, chat_ids: Sequence[UUID]) -> list[ChatHint]:
-    """What the newest hint of each chat would say; chats that are gone are not among them."""
+    """Return what the newest hint of each chat would contain; deleted chats are left out."""
     return [ChatHint(**dict(record)) for record in await conn.fetch(POLL, chat_ids)]
 
 
 async def list_members(conn: Connection, chat_ids: Sequence[UUID]) -> list[Member]:
-    """The families of those chats that exist."""
+    """Return the families of those chats that exist."""
     return [Member(*record) for record in await conn.fetch(FAMILY, chat_ids)]
 
 
 async def note_seen(conn: Connection, session_ids: Sequence[UUID], *, now: datetime) -> None:
-    """Somebody watches with these sessions: they are in use. Ids of tokens among them are no matter."""
+    """Record that these sessions are in use by a live viewer. Ids of tokens among them are ignored."""
     await conn.execute(SEEN, session_ids, now, sessions.IDLE, sessions.LONGEST, sessions.SEEN_EVERY)
 
 

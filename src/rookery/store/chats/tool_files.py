@@ -1,6 +1,6 @@
-"""Files that tools give a chat: stored and linked in one transaction, once per call however often it is run.
+"""Files that tools attach to a chat: stored and linked in one transaction, once per call however often it is run.
 
-The id of the row is made of the call's replay token, so the second run of a call finds the file of the first.
+The id of the row is derived from the call's replay token, so the second run of a call finds the file of the first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FIND = f"""
      WHERE f.id = $1
        AND l.chat_id = $2
 """
-# The lock of the chat's row orders those who count its files.
+# The lock of the chat's row serializes transactions that count its files.
 LOCK = "SELECT id FROM chats WHERE id = $1 FOR NO KEY UPDATE"
 COUNT = "SELECT count(*) FROM chat_file_links WHERE chat_id = $1"
 INSERT = f"""
@@ -33,7 +33,7 @@ LINK = "INSERT INTO chat_file_links (chat_id, file_id) VALUES ($1, $2)"
 
 
 async def find_stored(conn: Connection, chat_id: ChatId, *, token: UUID) -> FileInfo | None:
-    """What this call has stored before."""
+    """Return what this call has stored before."""
     record = await conn.fetchrow(FIND, file_id_of(token), chat_id)
     return None if record is None else FileInfo(*record)
 
@@ -41,7 +41,7 @@ async def find_stored(conn: Connection, chat_id: ChatId, *, token: UUID) -> File
 async def store_once(
     conn: Connection, chat_id: ChatId, *, owner_id: UUID, token: UUID, name: str, mime_type: str, data: bytes
 ) -> FileInfo:
-    """Store and link the file, or find the one that this call stored before. `FileCapExceeded` leaves no row."""
+    """Store and link the file, or return the one that this call stored before. `FileCapExceeded` leaves no row."""
     async with atomic(conn):
         if await conn.fetchval(LOCK, chat_id) is None:
             raise ChatNotFound(chat_id)

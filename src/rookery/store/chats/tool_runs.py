@@ -1,7 +1,7 @@
 """The ledger of tool runs: a tool that must not run twice has a row before it runs, and its result after it.
 
-Whoever replays a call (after a crash, a takeover, a retry) finds the row by the call's token: a finished run gives its
-result again, an unfinished one says that nobody knows what happened. The first to insert the row is the one that runs.
+A replay of a call (after a crash, a takeover, a retry) finds the row by the call's token: a finished run returns its
+result again, an unfinished one means that the outcome is unknown. The first to insert the row runs the tool.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rookery.domain.chat.messages import ChatId, MessageId
 from rookery.store.db.pool import Connection
 from rookery.store.machine.bundle import READ_CHAT
 
-# Chosen: far longer than any call stays open while somebody still cares for its outcome.
+# Chosen: far longer than any call stays open while its outcome still matters.
 RETENTION = timedelta(days=30)
 
 # The conditions of a fence, so that the common case is one round trip.
@@ -45,7 +45,7 @@ FINISH = """
        AND finished_at IS NULL
     RETURNING token
 """
-# SKIP LOCKED: replicas that purge together, and chats that are being deleted, never wait for each other.
+# SKIP LOCKED: replicas that purge at the same time, and chats that are being deleted, never wait for each other.
 PURGE = """
     DELETE FROM chat_tool_runs
      WHERE token IN (SELECT token
@@ -65,7 +65,7 @@ class RunStatus(StrEnum):
 
 
 class ToolRun(msgspec.Struct, frozen=True):
-    """What `begin` found. `started`: run the tool now. `finished`: here is what it gave, do not run it.
+    """The result of `begin`. `started`: run the tool now. `finished`: here is its result, do not run it.
 
     `unfinished`: an earlier run began and its outcome is unknown; do not run it again, tell the model to check.
     """
@@ -76,7 +76,7 @@ class ToolRun(msgspec.Struct, frozen=True):
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A tool call by what identifies it: call ids alone repeat on some servers."""
+    """The identity of a tool call: call ids alone repeat on some servers."""
 
     chat_id: ChatId
     message_id: MessageId
@@ -89,9 +89,9 @@ class Call(msgspec.Struct, frozen=True):
 
 
 async def begin(conn: Connection, call: Call, *, fence: Fence) -> ToolRun:
-    """Enter the run in the ledger, or find out what became of it. Raises `StaleFence` when the chat moved on.
+    """Enter the run in the ledger, or return the state of an earlier run. Raises `StaleFence` if the chat moved on.
 
-    Only a new run is fenced. What an old one gave is the truth for whoever asks.
+    Only a new run is fenced. The result of an old one is valid for every caller.
     """
     token = call.token
     inserted = await conn.fetchval(
@@ -109,7 +109,7 @@ async def begin(conn: Connection, call: Call, *, fence: Fence) -> ToolRun:
     )
     if inserted is not None:
         return ToolRun(RunStatus.STARTED)
-    # A statement of its own: that of the insert does not see a row that was committed while it waited.
+    # A separate statement: the insert does not see a row that was committed while it waited.
     record = await conn.fetchrow(FIND, token)
     if record is None:
         raise await _stale(conn, call.chat_id, fence)
@@ -119,15 +119,15 @@ async def begin(conn: Connection, call: Call, *, fence: Fence) -> ToolRun:
 
 
 async def finish(conn: Connection, token: UUID, *, result: bytes, is_error: bool = False) -> bool:
-    """Keep what the run gave. False when it is finished already, or its chat is gone.
+    """Store the result of the run. Returns False if it is finished already, or its chat is gone.
 
-    Not fenced, on purpose: the tool has run, whoever owns the chat by now, and the next owner wants its result.
+    Not fenced, on purpose: the tool has run, and the current owner of the chat needs its result.
     """
     return await conn.fetchval(FINISH, token, result, is_error) is not None
 
 
 async def purge(conn: Connection, *, older_than: timedelta = RETENTION, batch: int = 1000) -> int:
-    """Remove old runs, at most `batch` of them. Returns how many; fewer than `batch` means that none is left."""
+    """Delete old runs, at most `batch` of them. Returns how many; fewer than `batch` means that none is left."""
     return len(await conn.fetch(PURGE, older_than, batch))
 
 
@@ -135,5 +135,5 @@ async def _stale(conn: Connection, chat_id: ChatId, fence: Fence) -> StaleFence:
     record = await conn.fetchrow(READ_CHAT, chat_id)
     if record is None:
         return StaleFence(chat_id, "chat")
-    # Nothing found means that it was different when the insert looked, and has come back since.
+    # Nothing found means that the fence failed when the insert ran, and holds again since.
     return StaleFence(chat_id, fence.find_mismatch(Chat(*record)) or "snapshot_version")

@@ -1,4 +1,4 @@
-"""Whether those who watch live may still do so: one query for many of them, by the rules of `chat.rights`."""
+"""Access of live viewers: one query for many of them, by the rules of `domain.access.rights`."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ CHECK = f"""
 class Standing(StrEnum):
     KEPT = "kept"
     LOGGED_OUT = "logged_out"  # session or token gone or expired, or the user disabled
-    WITHDRAWN = "withdrawn"  # may not read this chat any more
-    DELETED = "deleted"  # there is no such chat any more
+    WITHDRAWN = "withdrawn"  # may no longer read this chat
+    DELETED = "deleted"  # the chat no longer exists
 
 
 class Watching(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody who watches. Without a chat it is a list. `has_reason`: opened by an administrator who gave one."""
+    """A viewer. Without a chat it views a list. `has_reason`: opened by an administrator who gave one."""
 
     user_id: UUID
     credential_id: UUID
@@ -48,7 +48,7 @@ class Watching(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def find_standings(conn: Connection, watching: Sequence[Watching], *, now: datetime) -> list[Standing]:
-    """What is left of each one's access, in the given order."""
+    """Return what is left of each viewer's access, in the given order."""
     records = await conn.fetch(
         CHECK,
         [each.user_id for each in watching],

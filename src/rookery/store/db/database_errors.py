@@ -1,4 +1,4 @@
-"""Database errors: every exception that an unavailable database may cause in code that goes on without it."""
+"""The errors of a failing database, which the loops of the worker survive."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncpg
 from rookery.runtime.clock import DeadlineExceeded
 from rookery.store.db.errors import StoreError
 
-# asyncpg raises InternalClientError for a statement between the server's shutdown message and the connection's end.
+# asyncpg raises InternalClientError for a statement between the server's shutdown notice and the end of the connection.
 DATABASE_ERRORS = (
     OSError,
     asyncpg.PostgresError,

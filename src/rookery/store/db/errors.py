@@ -1,7 +1,7 @@
-"""What can go wrong between Rookery and its database, apart from a chat's own refusals.
+"""Errors between Rookery and its database, apart from a chat's own refusals.
 
 StoreError
-├── DatabaseUnreachable     exit 4: nobody answers, or the login is refused
+├── DatabaseUnreachable     exit 4: no server answers, or the login is refused
 ├── DatabaseUnsuitable      exit 2: answers, but cannot be used (too old, a transaction pooler in front)
 ├── SchemaUnusable          exit 3: newer than this version can use, or an applied migration was edited
 ├── EmbeddedServerError     exit 1: the embedded server cannot be set up or started
@@ -17,23 +17,23 @@ from pathlib import Path
 
 
 class StoreError(Exception):
-    """Base. The message is one sentence for people that says what to do."""
+    """Base. The message is one sentence for users that says what to do."""
 
 
 class DatabaseUnreachable(StoreError):
-    """Nobody answers at the address, or the login is refused."""
+    """Raised if no server answers at the address, or the login is refused."""
 
 
 class DatabaseUnsuitable(StoreError):
-    """A server answers, but Rookery cannot work with it."""
+    """Raised if a server answers, but Rookery cannot work with it."""
 
 
 class SchemaUnusable(StoreError):
-    """The schema in the database is not one this version can use."""
+    """Raised if this version cannot use the schema in the database."""
 
 
 class EmbeddedServerError(StoreError):
-    """The embedded PostgreSQL cannot be set up, started or stopped."""
+    """Raised if the embedded PostgreSQL cannot be set up, started or stopped."""
 
 
 class DataDirInUse(EmbeddedServerError):
@@ -47,12 +47,14 @@ class DataDirInUse(EmbeddedServerError):
 
 
 class LockTimeout(StoreError):
-    """The row stayed locked, or kept deadlocking, through every retry."""
+    """Raised if the row stayed locked, or kept deadlocking, through every retry."""
 
 
 class DatabaseUnavailable(StoreError):
-    """The database could not do it now: the connection was lost before the commit, or it took too long."""
+    """Raised if the connection was lost before the commit, or the statement took too long. Nothing was changed."""
 
 
 class CommitOutcomeUnknown(StoreError):
-    """The connection was lost during COMMIT. Read the state again, or repeat with the same idempotency key."""
+    """Raised if the connection was lost during COMMIT. Read the state again, or repeat with the same
+    idempotency key.
+    """

@@ -1,7 +1,7 @@
-"""Hints: what is told to whom after a commit. A hint says "look again", never what is true.
+"""Hints: notifications after a commit. A hint says "look again"; it is never the source of truth.
 
-The physical channels are fixed (no LISTEN per chat); the key is in the payload. A hint may be dropped,
-repeated or reordered: receivers keep the highest `snapshot_version` they have processed per chat.
+The physical channels are fixed (no LISTEN per chat); the key is in the payload. A hint may be dropped, repeated or
+reordered: receivers keep the highest `snapshot_version` they have processed per chat.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ChatHint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OwnershipHint(msgspec.Struct, frozen=True, kw_only=True):
-    """Please acquire: the chat is runnable and nobody holds a lease on it."""
+    """A request to acquire: the chat is runnable and has no lease."""
 
     v: int = WIRE_VERSION
     chat_id: UUID
@@ -54,14 +54,14 @@ class WatchKind(StrEnum):
     SHARED = "shared"
     UNSHARED = "unshared"
     READ = "read"
-    # Its workspace changed, the last scan of its repositories, or whether its pinned context is still the newest.
+    # Its workspace changed, the last scan of its repositories, or whether its captured context is still the newest.
     WORKSPACE = "workspace"
     GIT = "git"
     CONTEXT = "context"
 
 
 class WatchHint(msgspec.Struct, frozen=True, kw_only=True):
-    """For those who watch a list of chats. `user_id` is the owner; `users`: who else to tell when the row is gone."""
+    """For viewers of a list of chats. `user_id` is the owner; `users`: other users to notify when the row is gone."""
 
     v: int = WIRE_VERSION
     user_id: UUID
@@ -80,7 +80,7 @@ class ConfigHint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AccessHint(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody's rights changed: kind is session, token, user, chat_acl or sharing."""
+    """Access rights changed: kind is session, token, user, chat_acl or sharing."""
 
     v: int = WIRE_VERSION
     kind: str
@@ -88,7 +88,7 @@ class AccessHint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MiscHint(msgspec.Struct, frozen=True, kw_only=True):
-    """Topics whose payload their owners define: `replica`, `workspace:{id}`, `debug:{chat}`."""
+    """Topics whose payload their users define: `replica`, `workspace:{id}`, `debug:{chat}`."""
 
     v: int = WIRE_VERSION
     topic: str

@@ -1,7 +1,7 @@
-"""Repeats of requests that must happen once: the first answer is kept for 24 hours and given again.
+"""Idempotency: the first answer to a request is kept for 24 hours and returned to repeats.
 
-The answer is stored in the transaction of the change, so both exist or neither. While that transaction is open its
-lock says so: a repeat that arrives meanwhile is refused at once instead of waiting, and a crash leaves nothing behind.
+The answer is stored in the transaction of the change, so both exist or neither. While that transaction is open it holds
+a lock: a repeat that arrives meanwhile is refused immediately instead of waiting, and a crash leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rookery.store.people.errors import IdempotencyInProgress, IdempotencyMismat
 LIFETIME = timedelta(hours=24)
 MAX_KEY_CHARS = 255
 
-# 64 bits of hash: two keys that share them at the same moment cost one of them a second try.
+# 64 bits of hash: if two keys collide at the same moment, one of them has to be retried.
 TRY_LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended($1::uuid::text || '/' || $2::text, 20041))"
 FIND = "SELECT request_hash, answer FROM idempotency_keys WHERE user_id = $1 AND key = $2 AND created_at > $3"
 STORE = """
@@ -33,7 +33,7 @@ PURGE = "DELETE FROM idempotency_keys WHERE created_at <= $1"
 
 
 class Request(msgspec.Struct, frozen=True):
-    """A request that may come again: whose, under which key, and what was asked."""
+    """A request that may be repeated: its user, its key, and its content."""
 
     user_id: UUID
     key: str
@@ -51,10 +51,10 @@ class Request(msgspec.Struct, frozen=True):
 
 
 async def find_answer(conn: Connection, request: Request, *, now: datetime) -> bytes | None:
-    """The first answer to this request, or None: then do it, and `store_answer` in the same transaction.
+    """Return the first answer to this request; if None, do it, and `store_answer` in the same transaction.
 
-    Holds the key until the transaction ends. Raises `IdempotencyInProgress` when somebody else holds it, and
-    `IdempotencyMismatch` when the key was used for something else.
+    Holds the key until the transaction ends. Raises `IdempotencyInProgress` if another transaction holds it, and
+    `IdempotencyMismatch` if the key was used for something else.
     """
     if not await conn.fetchval(TRY_LOCK, request.user_id, request.key):
         raise IdempotencyInProgress

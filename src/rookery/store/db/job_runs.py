@@ -1,4 +1,4 @@
-"""The last runs of each job of housekeeping, by all replicas together: who ran it, when, and what came of it."""
+"""The last runs of each housekeeping job, of all replicas together: replica, time and outcome."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import msgspec
 
 from rookery.store.db.pool import Connection
 
-KEPT_RUNS = 20  # of each job
+KEPT_RUNS = 20  # per job
 
 # The fields of `JobRun`, in its order.
 COLUMNS = "job, replica_id, started_at, finished_at, outcome, removed, skipped, error"
-# The removal does not see the row that is inserted beside it, hence one less. Two replicas at once may leave one run
-# more, which the next of the job takes with it.
+# The deletion does not see the row that is inserted with it, hence one less. Two concurrent replicas may leave one run
+# more, which the next run of the job deletes.
 RECORD = f"""
     WITH too_old AS (
       DELETE FROM job_runs
@@ -35,7 +35,7 @@ class JobOutcome(StrEnum):
 
 
 class JobRun(msgspec.Struct, frozen=True):
-    """A run that came to its end. `skipped` is what should have gone and could not; `error` says why it failed."""
+    """A completed run. `skipped` is what should have been deleted and could not; `error` says why it failed."""
 
     job: str
     replica_id: UUID
@@ -48,17 +48,17 @@ class JobRun(msgspec.Struct, frozen=True):
 
 
 async def record_run(conn: Connection, run: JobRun) -> None:
-    """Keep the run, and of its job only the newest. The error must be fit to be shown."""
+    """Store the run, and keep only the newest of its job. The error must be fit to be shown."""
     await conn.execute(RECORD, *msgspec.structs.astuple(run))
 
 
 async def list_runs(conn: Connection) -> list[JobRun]:
-    """By job, the newest first."""
+    """List the runs by job, newest first."""
     return [_run(record) for record in await conn.fetch(LIST)]
 
 
 async def list_last_runs(conn: Connection) -> list[JobRun]:
-    """The newest of each job, by name."""
+    """List the newest run of each job, by name."""
     return [_run(record) for record in await conn.fetch(LIST_LAST)]
 
 

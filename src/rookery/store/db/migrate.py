@@ -1,9 +1,9 @@
-"""Brings the schema up to date: numbered SQL files, applied in order, once, by one process at a time.
+"""Schema migrations: numbered SQL files, applied in order, once, by one process at a time.
 
 A file is `NNNN_subject.sql` and states in its leading comments `-- min_schema: N`, the oldest code that still works
-with it. Applied files are never edited. A file runs in one transaction, unless its first line is
-`-- no transaction`: then each statement runs alone, must end with a semicolon at the end of a line, and must be safe
-to repeat, because after a failure the file starts again from its top.
+with it. Applied files are never edited. A file runs in one transaction, unless its first line is `-- no transaction`:
+then each statement runs alone, must end with a semicolon at the end of a line, and must be safe to repeat, because
+after a failure the file starts again from its top.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ RECORD = """
     INSERT INTO schema_migrations (version, name, checksum, min_schema, applied_by)
     VALUES ($1, $2, $3, $4, $5)
 """
-# DDL that waits for a lock makes everybody behind it wait as well, so it gives up early and tries again.
+# DDL that waits for a lock makes all later statements wait as well, so it gives up early and tries again.
 SESSION = "SET statement_timeout = 0; SET lock_timeout = '3s'; SET idle_in_transaction_session_timeout = 0"
 SESSION_AFTER = "RESET statement_timeout; RESET lock_timeout; RESET idle_in_transaction_session_timeout"
 
@@ -95,10 +95,10 @@ async def migrate(
     clock: Clock | None = None,
     rng: Random | None = None,
 ) -> list[Migration]:
-    """Apply what is missing and return it. Processes that start together wait for the one that does it.
+    """Apply what is missing and return it. Processes that start together wait for the one that migrates.
 
-    Whoever has no connection yet goes through `Database`: nothing is created on a server that it refuses.
-    Cancelled or failed in the middle, finished files stay and the unfinished one leaves nothing.
+    Callers without a connection use `Database`: nothing is created on a server that it refuses. If cancelled or failed
+    in the middle, finished files stay and the unfinished one leaves nothing.
     """
     if isinstance(target, DatabaseConfig):
         async with await Database.connect(target) as database:
@@ -126,7 +126,9 @@ async def migrate(
 
 
 async def plan(connection: Connection, files: Traversable = FILES) -> list[Migration]:
-    """What `migrate` would apply, in order. Changes nothing; raises SchemaUnusable where `migrate` would refuse."""
+    """Return what `migrate` would apply, in order. Changes nothing; raises SchemaUnusable where `migrate` would
+    refuse.
+    """
     known = load(files)
     return pending_after(known, await read_applied(connection))
 
@@ -134,13 +136,13 @@ async def plan(connection: Connection, files: Traversable = FILES) -> list[Migra
 async def check(
     connection: Connection, files: Traversable = FILES, *, advice: str = "Run `rookery admin migrate`."
 ) -> None:
-    """For those that may not migrate: refuse a schema this version cannot use. `advice` ends the refusal."""
+    """Refuse a schema this version cannot use, for processes that may not migrate. `advice` ends the refusal."""
     if pending := await plan(connection, files):
         raise SchemaUnusable(f"The database lacks {len(pending)} migration(s), the first is {pending[0]}. {advice}")
 
 
 def load(files: Traversable = FILES) -> list[Migration]:
-    """The migrations of this version, in order: 1, 2, 3 and so on without a gap."""
+    """Return the migrations of this version, in order: 1, 2, 3 and so on without a gap."""
     found = sorted(
         (_parse(entry) for entry in files.iterdir() if entry.name.endswith(".sql")), key=lambda each: each.version
     )
@@ -154,7 +156,7 @@ def load(files: Traversable = FILES) -> list[Migration]:
 
 
 def pending_after(known: Sequence[Migration], applied: Mapping[int, Applied]) -> list[Migration]:
-    """What is missing in a database where `applied` are done. Refuses a history that is not ours."""
+    """Return what is missing in a database where `applied` are done. Refuses a history that is not ours."""
     own_schema = len(known)
     for migration in known:
         done = applied.get(migration.version)
@@ -207,14 +209,14 @@ class _Runner:
             await connection.execute(TABLE)
             yield
         finally:
-            # Failing here means that the connection is gone, and the lock with it.
+            # A failure here means that the connection is gone, and the lock with it.
             with contextlib.suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
                 await connection.execute(SESSION_AFTER)
                 await connection.execute(f"SELECT pg_advisory_unlock({LOCK_KEY})")
 
     async def _lock(self) -> None:
-        # Asked for again and again instead of waited for: a waiting statement holds a snapshot, and CREATE INDEX
-        # CONCURRENTLY in another process would wait for that one while this one waits for it.
+        # Polled instead of waited for: a waiting statement holds a snapshot, and CREATE INDEX CONCURRENTLY in another
+        # process would wait for that one while this one waits for it.
         deadline = self._clock.monotonic() + LOCK_WAIT_SECONDS
         while not await self._connection.fetchval("SELECT pg_try_advisory_lock($1)", LOCK_KEY):
             if self._clock.monotonic() >= deadline:
@@ -269,7 +271,7 @@ class _Runner:
 
 
 def split_statements(sql: str) -> list[str]:
-    """The statements of a `-- no transaction` file. Sent together they would share an implicit transaction."""
+    """Return the statements of a `-- no transaction` file. Sent together they would share an implicit transaction."""
     lines = [line for line in sql.splitlines() if not line.lstrip().startswith("--")]
     statements = re.split(r";[ \t]*(?:\n|$)", "\n".join(lines))
     return [statement for each in statements if (statement := each.strip())]

@@ -1,7 +1,7 @@
-"""A transaction wherever one is wanted: its own, or a savepoint inside one that is open.
+"""Nested transactions: a new transaction, or a savepoint inside an open one.
 
-asyncpg's `conn.transaction()` refuses to nest inside a transaction that was begun by a statement, as bundles are. What
-runs in bundles too uses this instead.
+asyncpg's `conn.transaction()` refuses to nest inside a transaction that was begun by a statement, as bundles are. Code
+that also runs in bundles uses this instead.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rookery.store.db.pool import Connection
 
 @asynccontextmanager
 async def atomic(conn: Connection) -> AsyncIterator[None]:
-    """All or nothing: what fails inside is undone, and a transaction around it stays good."""
+    """Run the body all or nothing: a failure inside is undone, and an outer transaction stays valid."""
     if not conn.is_in_transaction():
         async with conn.transaction():
             yield

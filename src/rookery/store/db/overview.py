@@ -1,4 +1,4 @@
-"""The whole installation at a glance, for operators: what `rookery admin status` and `doctor` show."""
+"""An overview of the whole installation, for `rookery admin status` and `doctor`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _OVERVIEW = """
            pg_database_size(current_database()) AS size_bytes
       FROM schema_migrations
 """
-# Runnable chats are counted exactly, by their small index. At rest there may be millions of them; the planner's
-# statistics are good enough for a glance.
+# Runnable chats are counted exactly, by their small index. There may be millions of chats at rest; the planner's
+# statistics are good enough for an overview.
 _BUSY = """
     SELECT status, count(*) AS number, count(*) FILTER (WHERE worker_id IS NULL) AS unowned
       FROM chats
@@ -45,7 +45,7 @@ class Server(msgspec.Struct, frozen=True):
 
 
 class Overview(msgspec.Struct, frozen=True):
-    """`chats` counts by status what is at work; `total_estimate` is about how many there are in all."""
+    """`chats` counts working chats by status; `total_estimate` is the approximate number of all chats."""
 
     schema_version: int
     server_version: str
@@ -67,13 +67,13 @@ async def read_clock(conn: Connection) -> datetime:
 
 
 async def count_users(conn: Connection) -> int:
-    """Those who may log in."""
+    """Count the users who may log in."""
     number: int = await conn.fetchval(_USERS)
     return number
 
 
 async def count_owned(conn: Connection) -> dict[UUID, int]:
-    """How many chats each replica drives; none of those that drive none."""
+    """Return the number of chats that each replica owns; replicas without chats are left out."""
     return {worker_id: count for worker_id, count in await conn.fetch(_OWNED)}
 
 

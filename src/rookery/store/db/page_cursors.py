@@ -1,4 +1,4 @@
-"""Cursors of lists: the sort key of the last row, packed. They stay good when that row moves or goes."""
+"""Cursors of lists: the packed sort key of the last row. They stay valid if that row moves or is deleted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def encode(key: object) -> str:
 
 
 def decode(cursor: str, kind: type[T]) -> T:
-    """The sort key, or `InvalidInput` when this list never gave out such a cursor."""
+    """Return the sort key. Raises `InvalidInput` if the cursor does not belong to this list."""
     try:
         packed = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
         return msgspec.msgpack.decode(packed, type=kind)

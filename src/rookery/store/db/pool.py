@@ -1,8 +1,8 @@
 """Connections to PostgreSQL: two pools, a few dedicated connections, and the checks made before they are used.
 
 The API and the worker have a pool each, so that neither can starve the other. Connections carry no session state:
-nothing is reset when one goes back to its pool, so nobody may leave a SET, a session lock or a LISTEN behind.
-Failures to connect leave this module as one sentence for people, without the password.
+nothing is reset when one returns to its pool, so callers must not leave a SET, a session lock or a LISTEN behind.
+Failures to connect leave this module as one sentence for users, without the password.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OLDEST_MAJOR = 15
 CONNECT_TIMEOUT_SECONDS = 10.0
 FIRST_RECONNECT_SECONDS, LAST_RECONNECT_SECONDS = 0.1, 5.0
 DEDICATED_CONNECTIONS = 3  # heartbeat, listen, presence
-SPARE_CONNECTIONS = 10  # of the server's, for people, backups and other replicas' first steps
+SPARE_CONNECTIONS = 10  # of the server's, for users, backups and other replicas' first steps
 ENCODING = "UTF8"
 
 POOLER = (
@@ -41,7 +41,7 @@ MALFORMED = "database_url is not a PostgreSQL address. Write it as postgresql://
 
 @dataclass(frozen=True, slots=True)
 class DatabaseConfig:
-    url: str = field(repr=False)  # holds the password
+    url: str = field(repr=False)  # contains the password
     pool_api: int = 8
     pool_worker: int = 8
     statement_timeout_seconds: float = 30.0
@@ -49,13 +49,13 @@ class DatabaseConfig:
 
     @property
     def connections(self) -> int:
-        """How many one replica opens at most."""
+        """The largest number of connections of one replica."""
         return self.pool_api + self.pool_worker + DEDICATED_CONNECTIONS
 
 
 @dataclass(frozen=True, slots=True)
 class PoolStats:
-    """Open connections, those of them nobody uses, and how many there may be."""
+    """Open connections, idle ones, and the maximum."""
 
     size: int
     idle: int
@@ -63,17 +63,17 @@ class PoolStats:
 
 
 class ConnectionLost(Exception):
-    """A dedicated connection is gone; its owner opens another one."""
+    """Raised if a dedicated connection is lost; its owner opens another one."""
 
 
 class SessionConnection(asyncpg.Connection):
-    """A connection that knows two things about its server which asyncpg does not.
+    """A connection that handles two cases that asyncpg does not.
 
-    A server that goes down says so, and hangs up a moment later. In between asyncpg takes statements, and fails over a
-    state of its own (InternalClientError) that no caller can know; what it means is a lost connection.
+    A server that shuts down sends a notice and closes the connection a moment later. In between asyncpg accepts
+    statements and raises InternalClientError for them, which callers do not expect; it means a lost connection.
 
-    asyncpg prepares a statement without ending the exchange. Cancelled in the very step in which the answer came, it
-    counts the connection as idle, and the server is in a transaction: `is_unfinished`.
+    asyncpg prepares a statement without ending the exchange. If it is cancelled in the same step in which the answer
+    arrives, it counts the connection as idle although the server is in a transaction: `is_unfinished`.
     """
 
     is_unfinished = False
@@ -115,14 +115,16 @@ class SessionConnection(asyncpg.Connection):
             raise asyncpg.ConnectionDoesNotExistError("the server has given up this connection") from error
 
     async def finish(self) -> None:
-        """End what a cancelled statement may have begun: any other does. A ROLLBACK would be a warning in its log."""
+        """End what a cancelled statement may have begun, by any other statement. A ROLLBACK would log a warning."""
         if self.is_unfinished:
             self.is_unfinished = False
             await self.execute("SELECT")
 
 
 class Database:
-    """The process's way to PostgreSQL. `api` and `worker` are pools; `dedicated` connections belong to their caller."""
+    """The process's access to PostgreSQL. `api` and `worker` are pools; `dedicated` connections belong to their
+    caller.
+    """
 
     def __init__(self, config: DatabaseConfig, *, api: WatchedPool, worker: WatchedPool) -> None:
         self.config = config
@@ -141,18 +143,18 @@ class Database:
                 async with api.acquire() as first, worker.acquire() as second:
                     await check_server(first, other=second)
         except BaseException:
-            # Not closed politely: whatever answered may never answer a goodbye.
+            # Not closed gracefully: the server may never answer.
             for opened in pools:
                 opened.terminate()
             raise
         return cls(config, api=api, worker=worker)
 
     async def dedicated(self, purpose: str) -> asyncpg.Connection:
-        """A connection outside the pools, for what must not wait behind other work or lives in a session."""
+        """Open a connection outside the pools, for work that must not wait behind other work or needs a session."""
         return await connect(self.config, purpose)
 
     async def ping(self) -> None:
-        """Ask the database for a sign of life, the way a request would."""
+        """Check that the database answers, in the way a request would."""
         await self.api.fetchval("SELECT 1")
 
     def stats(self) -> dict[str, PoolStats]:
@@ -166,7 +168,7 @@ class Database:
         return {"api": self.api.waits, "worker": self.worker.waits}
 
     async def close(self) -> None:
-        """Wait for borrowed connections to come back, at most as long as a statement may take, then close all."""
+        """Wait for borrowed connections to return, at most as long as a statement may take, then close all."""
         for pool in (self.api, self.worker):
             try:
                 async with asyncio.timeout(self.config.statement_timeout_seconds):
@@ -184,7 +186,7 @@ class Database:
 
 
 async def connect(config: DatabaseConfig, purpose: str) -> asyncpg.Connection:
-    """One connection, named after its purpose in pg_stat_activity."""
+    """Open one connection, named after its purpose in pg_stat_activity."""
     with _plain_errors(config.url):
         return await asyncpg.connect(
             config.url,
@@ -198,8 +200,8 @@ async def connect(config: DatabaseConfig, purpose: str) -> asyncpg.Connection:
 async def check_server(connection: Connection, *, other: Connection | None = None) -> None:
     """Refuse a server that is too old, a pooler that gives each transaction another session, or an old encoding.
 
-    An idle pooler may hand out the same session again and look like the real thing. With a second connection it
-    cannot: that one holds a session in a transaction while the first comes back for its own.
+    An idle pooler may hand out the same session again and look like a real server. A second connection prevents that:
+    it holds a session in a transaction while the first returns for its own.
     """
     if connection.get_server_version().major < OLDEST_MAJOR:
         raise DatabaseUnsuitable(
@@ -216,7 +218,7 @@ async def check_server(connection: Connection, *, other: Connection | None = Non
             await connection.execute("SELECT set_config('rookery.probe', pg_backend_pid()::text, false)")
             after = await _session(connection)
     except (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError):
-        # A statement prepared a moment ago is unknown, or another client's: the session was exchanged under us.
+        # A statement prepared a moment ago is unknown, or another client's: the session was exchanged.
         raise DatabaseUnsuitable(POOLER) from None
     if after != (before[0], str(before[0])):
         raise DatabaseUnsuitable(POOLER)
@@ -244,7 +246,7 @@ async def check_capacity(connection: Connection, config: DatabaseConfig, *, repl
 
 @contextlib.contextmanager
 def explained_refusals() -> Iterator[None]:
-    """A database that answers but lets us do too little is a matter of its settings: one sentence, not a bug."""
+    """Turn missing permissions of the database into one sentence: they are a matter of its settings, not a bug."""
     try:
         yield
     except (asyncpg.InsufficientPrivilegeError, asyncpg.InvalidSchemaNameError) as error:
@@ -260,7 +262,7 @@ def explained_refusals() -> Iterator[None]:
 
 
 def reconnect_delays(rng: Random) -> Iterator[float]:
-    """How long to wait before each further attempt: doubling, with jitter so that replicas do not march in step."""
+    """Yield the delays before each further attempt: doubling, with jitter so that replicas do not retry in step."""
     delay = FIRST_RECONNECT_SECONDS
     while True:
         yield delay * rng.uniform(0.5, 1.0)
@@ -268,18 +270,18 @@ def reconnect_delays(rng: Random) -> Iterator[float]:
 
 
 async def raise_when_lost(lost: asyncio.Event) -> NoReturn:
-    """Ends the task group of whoever works on a connection, as soon as that is gone."""
+    """Raise once the connection is lost, to end the task group that works on it."""
     await lost.wait()
     raise ConnectionLost("The server closed the connection.")
 
 
 def describe_address(url: str) -> str:
-    """Host, port and database of a URL for messages; never its user or password, however it is misspelt."""
+    """Return host, port and database of a URL for messages; never its user or password, however it is misspelled."""
     try:
         parts = urlsplit(url)
         query = parse_qs(parts.query)
         if "@" in url.partition("?")[0].removeprefix(f"{parts.scheme}://{parts.netloc}"):
-            return "the configured address"  # an unescaped / or # in the password: what looks like a host is not one
+            return "the configured address"  # an unescaped / or # in the password: the apparent host is wrong
         host = query.get("host", [parts.hostname or "localhost"])[-1]
         port = query.get("port", [str(parts.port or 5432)])[-1]
     except ValueError:
@@ -306,7 +308,7 @@ def _pool(config: DatabaseConfig, purpose: str, *, size: int) -> WatchedPool:
         server_settings=_session_settings(config, purpose),
         connection_class=SessionConnection,
         record_class=asyncpg.Record,
-        # asyncpg's own numbers: it has them at the function that makes plain pools.
+        # asyncpg's own defaults: it sets them in the function that creates plain pools.
         max_queries=50_000,
         max_inactive_connection_lifetime=300.0,
         loop=None,
@@ -314,7 +316,7 @@ def _pool(config: DatabaseConfig, purpose: str, *, size: int) -> WatchedPool:
 
 
 async def _keep_session(connection: asyncpg.Connection) -> None:
-    """Nothing to undo (see the module's docstring), but for what a cancelled statement left behind."""
+    """Reset nothing (see the module's docstring) except what a cancelled statement left behind."""
     if isinstance(connection, SessionConnection):
         await connection.finish()
 
@@ -326,9 +328,9 @@ def _session_settings(config: DatabaseConfig, purpose: str) -> dict[str, str]:
         "lock_timeout": "5s",
         "idle_in_transaction_session_timeout": "30s",
         "timezone": "UTC",
-        # Compiling costs more than any of these short statements can win.
+        # JIT compilation costs more than these short statements can gain.
         "jit": "off",
-        # A host that vanished without a word loses its sessions, and with them its locks, in about 11 seconds.
+        # A host that vanished silently loses its sessions, and with them its locks, in about 11 seconds.
         "tcp_keepalives_idle": "5",
         "tcp_keepalives_interval": "2",
         "tcp_keepalives_count": "3",
@@ -336,13 +338,15 @@ def _session_settings(config: DatabaseConfig, purpose: str) -> dict[str, str]:
 
 
 def _command_timeout(config: DatabaseConfig) -> float:
-    """A little longer than the server's own limit, which gives the better error; this one is for a dead network."""
+    """Return a little more than the server's own limit, which gives the better error; this one is for a dead
+    network.
+    """
     return config.statement_timeout_seconds + 5
 
 
 @contextlib.contextmanager
 def _plain_errors(url: str) -> Iterator[None]:
-    """Turn a failure to connect into one sentence that says what to look at."""
+    """Turn a failure to connect into one sentence that says what to check."""
     try:
         yield
     except StoreError:
@@ -365,7 +369,7 @@ def _plain_error(error: Exception, address: str) -> StoreError:
                 f"The server at {address} has no connection left. Raise max_connections, or lower the pool sizes."
             )
         case asyncpg.ProtocolViolationError():
-            # PgBouncer answers start-up settings it does not know with this code; PostgreSQL never does.
+            # PgBouncer answers unknown start-up settings with this code; PostgreSQL never does.
             return DatabaseUnsuitable(POOLER)
         case asyncpg.PostgresError():
             return DatabaseUnreachable(f"The server at {address} refuses the connection: {_one_line(error)}")

@@ -1,4 +1,4 @@
-"""How long a pool's users wait for a connection: a process whose pool is too small for its work takes on no more."""
+"""Wait times for connections of a pool: a process whose pool is too small for its work accepts no more."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import asyncpg
 
 from rookery.telemetry.histogram import Histogram
 
-# Chosen: how long a wait that is over still says something about the next one.
+# Chosen: how long a finished wait still predicts the next one.
 FRESH_SECONDS = 1.0
 
 
 class PoolWaits:
-    """Those who wait now, and those who did."""
+    """Current and recent waits."""
 
     __slots__ = ("_last", "_last_at", "_monotonic", "_since", "seconds")
 
@@ -28,7 +28,7 @@ class PoolWaits:
 
     @property
     def current_seconds(self) -> float:
-        """How long the next one may have to wait, by those who wait now and by who waited last."""
+        """Return how long the next caller may have to wait, by current waits and the last finished one."""
         now = self._monotonic()
         oldest = next(iter(self._since.values()), now)
         return max(now - oldest, self._last if now - self._last_at < FRESH_SECONDS else 0.0)
@@ -45,7 +45,7 @@ class PoolWaits:
 
 
 class WatchedPool(asyncpg.Pool):
-    """A pool that measures the waits of its users; that of opening a connection counts, too."""
+    """A pool that measures the waits of its users, including those for opening a connection."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

@@ -1,8 +1,8 @@
 """Hints between replicas over LISTEN and NOTIFY: `Bus` inside the process, `Notifier` out, `Listener` in.
 
-Hints are published after commit, never inside the transaction: a pending NOTIFY makes commits queue one behind
-another, cluster-wide. Nothing here is reliable and nothing has to be: whoever misses a hint reads the truth at the
-next resync or poll.
+Hints are published after commit, never inside the transaction: a pending NOTIFY serializes commits cluster-wide.
+Nothing here is reliable and nothing has to be: a receiver that misses a hint reads the truth at the next resync or
+poll.
 """
 
 from __future__ import annotations
@@ -42,11 +42,12 @@ log = get_logger("store.db.pubsub")
 MAX_PAYLOAD_BYTES = 7900  # PostgreSQL refuses 8,000
 MAX_BATCH = 256
 SEND_TIMEOUT_SECONDS = 5.0
-GATHER_SECONDS = 0.02  # chosen: about as long as the commits until the first word of an answer take
+GATHER_SECONDS = 0.02  # chosen: about as long as the commits until the first token of an answer take
 CHECK_INTERVAL_SECONDS, CHECK_TIMEOUT_SECONDS = 10.0, 5.0
 PROBE_INTERVAL_SECONDS, PROBE_TIMEOUT_SECONDS = 60.0, 5.0
 
-# PostgreSQL commits a notification like a change, and would wait for the disk: for what is forgotten once it is heard.
+# PostgreSQL commits a notification like a change, and would wait for the disk, although a hint need not survive a
+# crash.
 NOTIFY = """
       WITH lazily AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))
     SELECT pg_notify(c, p)
@@ -65,11 +66,11 @@ ENCODER = msgspec.json.Encoder()
 
 
 class OversizedHint(ValueError):
-    """One hint alone is longer than a notification may be: its definition is wrong."""
+    """Raised if one hint alone is longer than a notification may be: its definition is wrong."""
 
 
 class Subscription:
-    """Ends with `close`, which may be called more than once and from within the callback."""
+    """A subscription. It ends with `close`, which may be called more than once and from within the callback."""
 
     __slots__ = ("_close",)
 
@@ -87,10 +88,10 @@ class Subscription:
 
 
 class Bus:
-    """Hands hints to subscribers inside this process.
+    """Delivers hints to subscribers inside this process.
 
-    Callbacks run at once, in the publisher's or the listener's task: they take a note, set an event, and return. The
-    cost of a hint is that of its own subscribers, however many others there are.
+    Callbacks run immediately, in the publisher's or the listener's task: they take a note, set an event, and return. A
+    hint costs only as much as its own subscribers, however many others there are.
     """
 
     def __init__(self) -> None:
@@ -99,21 +100,21 @@ class Bus:
         self._numbers = count()
 
     def subscribe(self, kind: type[H], callback: Callable[[H], None], *, key: Key | None = None) -> Subscription:
-        """Hear hints of one kind, or only those with a key: see `keys_of`."""
+        """Subscribe to hints of one kind, or only those with a key: see `keys_of`."""
         number = next(self._numbers)
         group: Group = (kind, key)
         self._subscribers.setdefault(group, {})[number] = callback
 
         def close() -> None:
             callbacks = self._subscribers.get(group, {})
-            # Groups without members go: thousands of chats come and go in the life of a process.
+            # Empty groups are removed: thousands of chats come and go while a process runs.
             if callbacks.pop(number, None) is not None and not callbacks:
                 del self._subscribers[group]
 
         return Subscription(close)
 
     def on_resync(self, callback: Callable[[], None]) -> Subscription:
-        """Hear when hints may have been missed: read everything again."""
+        """Subscribe to resyncs: hints may have been missed, so everything has to be read again."""
         number = next(self._numbers)
         self._resync[number] = lambda _: callback()
 
@@ -132,7 +133,7 @@ class Bus:
         self._call(self._resync, None)
 
     def stats(self) -> dict[str, int]:
-        """How many subscriptions there are of each kind."""
+        """The number of subscriptions of each kind."""
         totals: Counter[str] = Counter(resync=len(self._resync))
         for (kind, _), callbacks in self._subscribers.items():
             totals[kind.__name__] += len(callbacks)
@@ -147,7 +148,7 @@ class Bus:
 
 
 def keys_of(hint: Hint) -> Sequence[Key]:
-    """Under which keys a hint is heard: its chat; the users to tell; its topic; the kind of what changed."""
+    """Return the keys of a hint: its chat; the users to notify; its topic; the kind of what changed."""
     match hint:
         case ChatHint(chat_id=chat_id) | OwnershipHint(chat_id=chat_id):
             return (chat_id,)
@@ -160,9 +161,9 @@ def keys_of(hint: Hint) -> Sequence[Key]:
 
 
 def decode(channel: str, payload: str) -> tuple[list[Hint], int]:
-    """The hints of one notification, and how many of its entries were left out because they make no sense here.
+    """Return the hints of one notification, and the number of entries that were skipped because they cannot be decoded.
 
-    Other versions of Rookery, and anybody with access to the database, may write to these channels.
+    Other versions of Rookery, and every client of the database, may write to these channels.
     """
     decoder = DECODERS.get(channel)
     if decoder is None:
@@ -181,7 +182,7 @@ def decode(channel: str, payload: str) -> tuple[list[Hint], int]:
 
 
 def split_payloads(hints: Iterable[bytes]) -> Iterator[str]:
-    """JSON lists of encoded hints, each short enough for one notification, in the given order."""
+    """Return JSON lists of encoded hints, each short enough for one notification, in the given order."""
     batch: list[bytes] = []
     size = 1  # the brackets, less the comma that the first hint does not need
     for hint in hints:
@@ -212,10 +213,10 @@ class NotifierStats:
 
 
 class Notifier:
-    """The process's one publisher. `publish` returns at once; whatever gathers while a statement is on the wire is
+    """The process's only publisher. `publish` returns immediately; hints that gather while a statement is in flight are
     sent by the next one.
 
-    While it `is_alone`, nobody else waits for its hints: they may gather for a moment, and a turn costs one or two
+    While it `is_alone`, no other replica waits for its hints: they may gather for a moment, and a turn costs one or two
     statements for them instead of one for each of its commits.
 
     `strict` is for tests: a hint that is too long raises instead of being logged and dropped.
@@ -244,10 +245,10 @@ class Notifier:
         self._stats = NotifierStats()
 
     def publish(self, hints: Iterable[Hint], *, local: bool = True) -> None:
-        """Tell subscribers here at once, and all replicas soon. For after the commit; never blocks, never fails.
+        """Notify subscribers here immediately, and all replicas soon. For after the commit; never blocks, never fails.
 
-        Hints come back to this process from PostgreSQL as well; receivers compare versions. Those that it only gets
-        from there do not gather.
+        Hints return to this process from PostgreSQL as well; receivers compare versions. Hints that it gets only from
+        there do not gather.
         """
         hints = tuple(hints)
         for hint in hints:
@@ -280,7 +281,7 @@ class Notifier:
                 await self._send(batch)
 
     async def close(self) -> None:
-        """Send what is left and end `run`. What is published later reaches this process only."""
+        """Send what is left and end `run`. Later hints reach this process only."""
         self._closed = True
         self._hurry.set()
         self._wake.set()
@@ -306,7 +307,7 @@ class Notifier:
             key, version = hint.chat_id, hint.snapshot_version
             if waiting := self._pending.get(key):
                 self._stats.coalesced += 1
-                # Two commits may be announced in the other order. The place in the queue stays that of the first.
+                # Two commits may be announced in the other order. The position in the queue stays that of the first.
                 if waiting[2] > version:
                     return
         self._pending[key] = (CHANNELS[type(hint)], encoded, version)
@@ -327,7 +328,7 @@ class Notifier:
             async with asyncio.timeout(SEND_TIMEOUT_SECONDS):
                 await self._pool.execute(NOTIFY, channels, payloads)
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-            # Never raised: what the hints told of is committed, and pollers find it.
+            # Never raised: the announced changes are committed, and pollers find them.
             self._stats.failed += len(batch)
             log.warning("hints_not_sent", hints=len(batch), error=str(error) or type(error).__name__)
             return
@@ -348,9 +349,9 @@ class ListenerStats:
 
 
 class Listener:
-    """Hears the hints of all replicas on a connection of its own, and finds a new one when that is lost.
+    """Receives the hints of all replicas on its own connection, and reconnects if that is lost.
 
-    After each connect everybody resyncs, since hints may have been missed before it.
+    After each connect all subscribers resync, since hints may have been missed before it.
     """
 
     def __init__(
@@ -376,7 +377,7 @@ class Listener:
         return self._up.is_set()
 
     def down_seconds(self) -> float:
-        """For how long nothing has been heard; 0 while connected."""
+        """How long the connection has been lost; 0 while connected."""
         return 0.0 if self.connected else self._clock.monotonic() - self._down_since
 
     async def wait_connected(self) -> None:
@@ -424,7 +425,7 @@ class Listener:
             connection.terminate()
 
     async def _check(self, connection: asyncpg.Connection) -> NoReturn:
-        """A network that died silently gives no sign but the missing answer."""
+        """Check the connection: only a missing answer reveals a network that died silently."""
         while True:
             await self._clock.sleep(CHECK_INTERVAL_SECONDS, "listen-check")
             await connection.execute("SELECT 1", timeout=self._check_timeout_seconds)
@@ -441,10 +442,10 @@ class Listener:
 
 
 class NotifyProbe:
-    """Sends itself a hint through PostgreSQL every minute and times it.
+    """Sends itself a hint through PostgreSQL every minute and measures it.
 
-    `deaf` means that it did not come back, although the connections look healthy: hints do not arrive, and whoever
-    polls should poll faster. While deaf it asks every five seconds. Hearing again, everybody resyncs.
+    `deaf` means that it did not return, although the connections look healthy: hints do not arrive, and pollers should
+    poll faster. While deaf it probes every five seconds. When hints arrive again, all subscribers resync.
     """
 
     def __init__(self, notifier: Notifier, bus: Bus, *, replica_id: UUID, clock: Clock) -> None:
@@ -474,7 +475,7 @@ class NotifyProbe:
     def _send(self) -> None:
         self._number += 1
         self._sent_at = self._clock.monotonic()
-        # Not locally: the way through PostgreSQL is what is measured.
+        # Not locally: the path through PostgreSQL is measured.
         self._notifier.publish([MiscHint(topic=self._topic, data={"number": self._number})], local=False)
 
     def _hear(self, hint: MiscHint) -> None:

@@ -1,12 +1,12 @@
-"""Which replicas are alive: each holds a lock for as long as its process lives, and its peers try to take it.
+"""Presence of replicas: each holds a lock for as long as its process lives, and its peers try to take it.
 
-A lock that can be taken means that the session behind it is gone: that is noticed within two seconds of a crash. A
-replica that is cut off keeps its session for a while; it is given up when its beat is 15 seconds old, and it has
-stopped by then, because `held` turns false no later than its peers may act.
+A lock that can be taken means that the session behind it is gone: a crash is noticed within two seconds. A replica that
+is cut off keeps its session for a while; it is given up when its beat is 15 seconds old, and it has stopped by then,
+because `held` turns false no later than its peers may act.
 
 The lock is held *shared* and tried *exclusively*, under the two-integer key (LOCK_CLASS, 32 bits of the id). Two live
-replicas whose ids agree in those bits therefore hold it together and cannot shut each other out; if one of them
-dies, the other's share hides that until the beat is old.
+replicas whose ids agree in those bits therefore hold it together and cannot shut each other out; if one of them dies,
+the other's share hides that until the beat is old.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STATEMENT_TIMEOUT_SECONDS = 5.0
 
 TAKE = "SELECT pg_advisory_lock_shared($1, $2)"
 
-# Also the beat: a row that peers removed in error comes back with its old `started_at`.
+# Also the beat: a row that peers deleted in error is restored with its old `started_at`.
 BEAT = """
     INSERT INTO replicas (id, host_id, hostname, pid, index, relay_unix, relay_url, version, schema_version,
                           lease_ttl, started_at, stopping_at)
@@ -63,15 +63,15 @@ TRY = """
 """
 UNLOCK = "SELECT pg_advisory_unlock($2, key) FROM unnest($1::integer[]) AS key"
 
-# Dead ones: their locks are held here meanwhile, so none of them can come back between the look and the deletion.
-# Stale ones: asked again, in case the beat has come just now.
+# Dead ones: their locks are held here meanwhile, so none of them can return between the check and the deletion. Stale
+# ones: checked again, in case the beat has just arrived.
 REMOVE = f"""
     DELETE FROM replicas
      WHERE id = ANY ($1)
         OR (id = ANY ($2) AND heartbeat_at < clock_timestamp() - interval '{STALE_SECONDS} seconds')
     RETURNING id
 """
-# Fresh ones only: one whose beat is old may hold nothing any more, and is nobody to talk to.
+# Fresh ones only: one whose beat is old may have lost everything, and should not be contacted.
 FIND = f"""
     SELECT id, host_id, hostname, pid, index, relay_unix, relay_url, version, schema_version, lease_ttl
       FROM replicas
@@ -95,7 +95,7 @@ class ReplicaState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """What a process tells about itself. `id` is new at every start. `lease_ttl` is how long its leases last."""
+    """A process's description of itself. `id` is new at every start. `lease_ttl` is how long its leases last."""
 
     id: UUID
     host_id: str
@@ -127,21 +127,21 @@ async def list_replicas(connection: Connection) -> list[ReplicaStatus]:
 
 
 async def find_replica(connection: Connection, replica_id: UUID) -> Replica | None:
-    """What a replica tells about itself; None when it is gone, or as good as gone."""
+    """Return a replica's description of itself; None if it is gone, or its beat is old."""
     row = await connection.fetchrow(FIND, replica_id)
     return None if row is None else Replica(**dict(row))
 
 
 def lock_key(replica_id: UUID) -> int:
-    """The lock's second integer: bits that are random in every kind of id in use."""
+    """Return the lock's second integer: bits that are random in every kind of id in use."""
     return int.from_bytes(replica_id.bytes[-4:], signed=True)
 
 
 class Presence:
-    """Shows that this replica lives, and finds out which others do not.
+    """Shows that this replica lives, and detects which others do not.
 
-    `on_peer_dead` is called once for each peer that died or vanished without saying that it stops, on every replica,
-    in the presence's own task: it must return at once. It is one line in the log as well.
+    `on_peer_dead` is called once for each peer that died or vanished without announcing that it stops, on every
+    replica, in the presence's own task: it must return immediately. The death is also logged.
     """
 
     def __init__(
@@ -172,14 +172,14 @@ class Presence:
     def held(self) -> bool:
         """Whether the lock is ours, as far as this process can know without asking.
 
-        While it is not, acquire nothing and commit nothing: peers may already have taken over. Old beats count as
-        loss: a process that was suspended must not trust what it knew before.
+        While it is not, acquire nothing and commit nothing: peers may already have taken over. Old beats count as loss:
+        a process that was suspended must not trust what it knew before.
         """
         connected = self._connection is not None and not self._lost.is_set() and not self._closed
         return connected and self._clock.monotonic() - self._beat_at < STALE_SECONDS
 
     def known(self) -> Counter[ReplicaState]:
-        """How many replicas there are, this one included, as of the last look."""
+        """The number of replicas, including this one, as of the last check."""
         own = ReplicaState.STOPPING if self._stopping else ReplicaState.ALIVE
         stopping = sum(self._peers.values())
         found = {ReplicaState.STOPPING: stopping, ReplicaState.ALIVE: len(self._peers) - stopping}
@@ -187,21 +187,23 @@ class Presence:
 
     @property
     def live_count(self) -> int:
-        """How many replicas take requests, this one included, as of the last look."""
+        """The number of replicas that take requests, including this one, as of the last check."""
         return 1 + sum(not stopping for stopping in self._peers.values())
 
     @property
     def is_alone(self) -> bool:
-        """Whether there was no other replica at the last look. Not before the first one, nor while nobody can look."""
+        """Whether there was no other replica at the last check. False before the first check and while none is
+        possible.
+        """
         return self._has_looked and not self._peers and self.held
 
     async def start(self) -> None:
-        """Take the lock and appear in the table; fails if the database cannot be reached or written."""
+        """Take the lock and insert the row. Raises if the database cannot be reached or written."""
         with explained_refusals():
             await self._appear()
 
     async def run(self) -> None:
-        """Beat and watch until `close`; find the way back after a lost connection."""
+        """Beat and watch until `close`; reconnect after a lost connection."""
         delays = reconnect_delays(self._rng)
         while not self._closed:
             try:
@@ -220,14 +222,14 @@ class Presence:
                 await self._clock.sleep(next(delays), "presence-reconnect")
 
     async def stopping(self) -> None:
-        """Tell peers that this replica ends on purpose. Best effort: ending goes on without it."""
+        """Tell peers that this replica ends on purpose. Best effort: shutdown continues without it."""
         self._stopping = True
         if (connection := self._connection) is not None:
             with _tolerated("presence_stopping_not_told"):
                 await self._beat(connection)
 
     async def close(self) -> None:
-        """Disappear from the table and let go of the lock; `run` returns."""
+        """Delete the row and release the lock; `run` returns."""
         self._closed = True
         if (connection := self._connection) is None:
             return
@@ -299,7 +301,7 @@ class Presence:
             self._tell(peer)
 
     async def _remove_dead(self, connection: asyncpg.Connection, peers: Iterable[UUID], stale: list[UUID]) -> set[UUID]:
-        """Delete peers whose lock is free or whose beat is old; returns those this call removed.
+        """Delete peers whose lock is free or whose beat is old; returns those this call deleted.
 
         Any failure in here ends the session, and with it the locks that were taken.
         """
@@ -325,7 +327,7 @@ class Presence:
 
 @contextlib.contextmanager
 def _tolerated(event: str) -> Iterator[None]:
-    """At the end of a process a failure is worth a line, not a crash: peers clean up behind it."""
+    """Log a failure at the end of a process instead of raising: peers clean up behind it."""
     try:
         yield
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:

@@ -1,4 +1,4 @@
-"""The one lock under which providers and model configs change, and the rule it protects: one default model.
+"""The lock under which providers and model configs change, and the rule it protects: one default model.
 
 While there is any model config, exactly one of them is the default. Readers never wait for the lock.
 """
@@ -14,7 +14,8 @@ from rookery.store.db.pool import Connection
 LOCK_KEY = 0x726F6F6B_6D6F646C  # "rookmodl"; the one-key space of advisory locks
 LOCK = "SELECT pg_advisory_xact_lock($1)"
 
-# Usable ones first, the oldest of them; else any. A config that just lost the role gets it back only when it is alone.
+# Usable configs first, the oldest of them; else any. A config that just lost the role gets it back only if it is the
+# only one.
 PROMOTE = """
     UPDATE model_configs
        SET is_default = true
@@ -39,14 +40,14 @@ DEMOTE_UNUSABLE = """
 
 @asynccontextmanager
 async def held(conn: Connection) -> AsyncIterator[None]:
-    """A transaction that holds the lock until it ends."""
+    """Open a transaction that holds the lock until it ends."""
     async with conn.transaction():
         await conn.execute(LOCK, LOCK_KEY)
         yield
 
 
 async def promote(conn: Connection, *, instead_of: UUID | None = None) -> None:
-    """Give the role of default to the first config that can have it. Call it when there is none."""
+    """Make the first suitable config the default. Call it if there is none."""
     await conn.execute(PROMOTE, instead_of)
 
 

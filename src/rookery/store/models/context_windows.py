@@ -1,7 +1,7 @@
-"""How much models really read: what providers report, and what was learned from refused requests.
+"""Context windows of models as reported by providers and as learned from refused requests.
 
-Shared by all replicas through the database. What was learned is dropped when the model config or the address of its
-provider changes, when an administrator says so, and with time: numbers of a provider after `NAMED_DAYS`, guesses after
+Shared by all replicas through the database. A learned window is dropped when the model config or the address of its
+provider changes, on an administrator's request, and with time: numbers of a provider after `NAMED_DAYS`, guesses after
 `GUESSED_DAYS`. The caller publishes a `ConfigHint(kind="model")` after the commit.
 """
 
@@ -16,7 +16,7 @@ import msgspec
 from rookery.domain.models.context_window import Learned, LearnedFrom
 from rookery.store.db.pool import Connection
 
-# Chosen: providers enlarge windows now and then, and nobody would notice that a guess holds a model back.
+# Chosen: providers enlarge windows occasionally, and a guess that is too small would go unnoticed.
 NAMED_DAYS = 30
 GUESSED_DAYS = 1
 
@@ -32,7 +32,7 @@ _COLUMNS = f"""
 """
 LIST = f"SELECT {_COLUMNS} FROM model_windows"
 FIND = f"SELECT {_COLUMNS} FROM model_windows WHERE model_config_id = $1"
-# The smaller one stays: two chats may learn at the same time. A number of the provider beats every guess.
+# The smaller one stays: two chats may learn at the same time. A provider's number replaces every guess.
 LEARN = f"""
     INSERT INTO model_windows AS w (model_config_id, learned_tokens, learned_from, learned_at)
     VALUES ($1, $2, $3, clock_timestamp())
@@ -46,7 +46,7 @@ LEARN = f"""
         OR (excluded.learned_from = 'provider' AND w.learned_from = 'halving')
     RETURNING true
 """
-# An answer that read more than was guessed to be possible: the guess was wrong, and the next one is twice that.
+# An answer read more than the guess allowed: the guess was wrong, and the next one is twice that.
 OUTGROW = """
     UPDATE model_windows
        SET learned_tokens = 2 * $2
@@ -81,7 +81,7 @@ DROP_OF_PROVIDER = """
 
 
 class ModelWindow(msgspec.Struct, frozen=True):
-    """What is known of one model beside its configuration."""
+    """The known windows of one model beside its configuration."""
 
     model_config_id: UUID
     reported_tokens: int | None = None
@@ -101,27 +101,27 @@ async def find_window(conn: Connection, model_config_id: UUID) -> ModelWindow | 
 
 
 async def learn(conn: Connection, model_config_id: UUID, learned: Learned) -> bool:
-    """Remember a window; whether that was news."""
+    """Store a window. Returns whether it changed."""
     return bool(await conn.fetchval(LEARN, model_config_id, learned.tokens, str(learned.source)))
 
 
 async def outgrow(conn: Connection, model_config_id: UUID, *, read_tokens: int) -> bool:
-    """Raise a guess that an answer has disproved; whether there was one."""
+    """Raise a guess that an answer has disproved. Returns whether there was one."""
     return bool(await conn.fetchval(OUTGROW, model_config_id, read_tokens))
 
 
 async def report(conn: Connection, model_config_id: UUID, *, tokens: int) -> bool:
-    """Remember what the provider says about its model; whether that was news."""
+    """Store what the provider reports about its model. Returns whether it changed."""
     return bool(await conn.fetchval(REPORT, model_config_id, tokens))
 
 
 async def forget(conn: Connection, model_config_id: UUID) -> bool:
-    """Drop what was learned; whether there was anything. What the provider reports stays."""
+    """Drop what was learned. Returns whether there was anything. The provider's report stays."""
     return bool(await conn.fetchval(FORGET, model_config_id))
 
 
 async def drop(conn: Connection, model_config_id: UUID) -> None:
-    """The config means another model now, or the same one set up in another way: nothing known of it counts."""
+    """Drop everything known: the config now means another model, or another setup of it."""
     await conn.execute(DROP, model_config_id)
 
 

@@ -1,7 +1,7 @@
-"""Providers that the environment presets: `ANTHROPIC_API_KEY` and the like make one row each, without the key.
+"""Providers preset by the environment: `ANTHROPIC_API_KEY` and the like create one row each, without the key.
 
-A preset appears only while no other live provider has its type, and keeps its id over restarts: chats refer to it. The
-environment is passed in as a mapping; the keys stay with the caller.
+A preset appears only while no other live provider has its type, and keeps its id over restarts, because chats refer to
+it. The environment is passed in as a mapping; the keys stay with the caller.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MOVE = "UPDATE model_providers SET base_url = $2, updated_at = clock_timestamp()
 
 
 def env_key(type_: str, environ: Mapping[str, str]) -> str | None:
-    """The key a preset of this type has in this environment."""
+    """Return the key of a preset of this type in this environment."""
     for preset in PRESETS:
         if preset.type == type_:
             return environ.get(preset.key_variable, "").strip() or None
@@ -53,9 +53,9 @@ def env_key(type_: str, environ: Mapping[str, str]) -> str | None:
 
 
 async def ensure_env_providers(conn: Connection, environ: Mapping[str, str]) -> list[UUID]:
-    """Make or move the rows of the presets this environment has; returns the ids that changed, for hints.
+    """Create or move the rows of this environment's presets; returns the ids that changed, for hints.
 
-    A preset whose variable is gone keeps its row and has no key. A base URL that is not one is left out, with a log.
+    A preset whose variable is gone keeps its row and has no key. An invalid base URL is left out and logged.
     """
     wanted = [preset for preset in PRESETS if env_key(preset.type, environ)]
     if not wanted:
@@ -84,7 +84,7 @@ def _base_url(preset: Preset, environ: Mapping[str, str]) -> str | None:
 
 
 async def _free_name(conn: Connection, type_: ProviderType) -> str:
-    """A live provider of another type may have the obvious name."""
+    """Return a free name: a live provider of another type may have the obvious one."""
     number = 1
     name = type_.value.replace("_", "-")
     while not await conn.fetchval(NAME_IS_FREE, name):

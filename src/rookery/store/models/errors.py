@@ -1,4 +1,4 @@
-"""What can go wrong with providers, keys, model configs and spending.
+"""Errors of providers, keys, model configs and spending.
 
 ModelError
 ├── ProviderNotFound, ModelConfigNotFound, UserKeyNotFound
@@ -6,11 +6,11 @@ ModelError
 ├── ProviderReadOnly        it comes from the environment
 ├── ProviderUnavailable     missing or disabled, so nothing can be saved for it
 ├── KeysMissing             there is no key ring to seal a key with
-├── UserKeysDisabled        the provider does not take keys of users
+├── UserKeysDisabled        the provider does not accept keys of users
 └── SpendLimitReached       the owner's limit for the period is used up
 InvalidInput (of rookery.domain.chat.errors)
 ├── ModelUnusable           the named model cannot be used; `reason` says why
-└── NoDefaultModel          nothing was named, and there is no default that could be used
+└── NoDefaultModel          no model was named, and there is no usable default
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rookery.domain.chat.errors import InvalidInput
 
 
 class ModelError(Exception):
-    """Base. `code` is what programs read; the message is one sentence that says what to do."""
+    """Base. `code` is for programs; the message is one sentence that says what to do."""
 
     code: ClassVar[str] = "invalid"
 
@@ -105,7 +105,7 @@ class SpendLimitReached(ModelError):
 
 
 class Unusable(StrEnum):
-    """Why a model cannot be used. The last two are also what pickers show for a provider."""
+    """The reason why a model cannot be used. Pickers show the last two also for a provider."""
 
     UNKNOWN = "unknown"
     DISABLED = "disabled"
@@ -135,7 +135,7 @@ class ModelUnusable(InvalidInput):
 
 
 class NoDefaultModel(InvalidInput):
-    """`reason` is None when there is no default at all."""
+    """Raised if there is no usable default. `reason` is None if there is no default at all."""
 
     def __init__(self, reason: Unusable | None = None) -> None:
         self.reason = reason

@@ -1,4 +1,4 @@
-"""Model configs: a model of a provider with limits, options and prices. Soft-deleted: history refers to them.
+"""Model configs: a model of a provider with limits, options and prices. Soft-deleted, because history refers to them.
 
 Every write holds `config_lock` and keeps its rule: one default while there is any config. The caller publishes a
 `ConfigHint(kind="model")` after the commit.
@@ -28,7 +28,7 @@ from rookery.store.models.providers import Provider
 
 DEFAULT_COMPRESSION_THRESHOLD = 70
 MAX_CONTEXT_LIMIT = 2**53 - 1
-MAX_PRICE = 1_000_000  # USD per million tokens; chosen, far above any price there is
+MAX_PRICE = 1_000_000  # USD per million tokens; chosen, far above any real price
 PRICES = ("price_input", "price_output", "price_cache_read", "price_cache_write", "price_cache_write_1h")
 
 COLUMNS = (
@@ -92,7 +92,7 @@ class ModelConfig(msgspec.Struct, frozen=True):
 
 
 class ModelConfigDraft(msgspec.Struct, frozen=True, kw_only=True):
-    """A config to create. The first one becomes the default whatever `is_default` says."""
+    """A config to create. The first one becomes the default regardless of `is_default`."""
 
     provider_id: UUID
     model: str
@@ -110,7 +110,7 @@ class ModelConfigDraft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelConfigPatch(msgspec.Struct, frozen=True, kw_only=True):
-    """What to change; UNSET is "leave"."""
+    """Changes to a config; UNSET means "leave"."""
 
     provider_id: UUID | UnsetType = UNSET
     model: str | UnsetType = UNSET
@@ -128,13 +128,13 @@ class ModelConfigPatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def find_model_config(conn: Connection, model_config_id: UUID) -> ModelConfig | None:
-    """Also one that was deleted: history refers to it."""
+    """Return a config, even a deleted one: history refers to it."""
     record = await conn.fetchrow(FIND, model_config_id)
     return None if record is None else _config(record)
 
 
 async def get_model_config(conn: Connection, model_config_id: UUID) -> ModelConfig:
-    """A live one, or `ModelConfigNotFound`."""
+    """Return a live config. Raises `ModelConfigNotFound`."""
     config = await find_model_config(conn, model_config_id)
     if config is None or config.deleted:
         raise ModelConfigNotFound(model_config_id)
@@ -142,7 +142,7 @@ async def get_model_config(conn: Connection, model_config_id: UUID) -> ModelConf
 
 
 async def list_model_configs(conn: Connection, *, with_deleted: bool = False) -> list[ModelConfig]:
-    """All of them by name, those that history alone refers to only if asked for."""
+    """List configs by name; deleted ones, which only history refers to, only on request."""
     return [_config(record) for record in await conn.fetch(LIST, with_deleted)]
 
 
@@ -164,7 +164,7 @@ async def create_model_config(conn: Connection, draft: ModelConfigDraft, *, by: 
 async def update_model_config(
     conn: Connection, model_config_id: UUID, *, patch: ModelConfigPatch, by: UUID | None
 ) -> ModelConfig:
-    """Change a config. Provider and model are checked again only when one of them changes."""
+    """Change a config. Provider and model are checked again only if one of them changes."""
     async with config_lock.held(conn):
         current = await get_model_config(conn, model_config_id)
         draft = _patched(current, patch)
@@ -197,7 +197,7 @@ async def delete_model_config(conn: Connection, model_config_id: UUID, *, by: UU
 
 
 def check_model(provider: Provider, model: str) -> None:
-    """A model id of OpenRouter at the wrong type would be sent on a wire that OpenRouter does not speak well."""
+    """Refuse a model id of OpenRouter at the wrong type: it would be sent on a wire that OpenRouter supports poorly."""
     if not model or len(model) > 200 or model != model.strip() or not model.isprintable():
         raise InvalidInput("model", "A model id is 1 to 200 printable characters without white space around them.")
     host = urlsplit(provider.base_url or "").hostname or ""
@@ -207,7 +207,7 @@ def check_model(provider: Provider, model: str) -> None:
 
 
 def _checked(draft: ModelConfigDraft, provider: Provider, known_fallbacks: set[UUID]) -> ModelOptions:
-    """Check all but the model id; returns the options to store."""
+    """Check everything but the model id; returns the options to store."""
     if not 0 < draft.context_limit <= MAX_CONTEXT_LIMIT:
         raise InvalidInput("context_limit", "The context limit must be a number of tokens above 0.")
     if not 0 <= draft.compression_threshold <= 100:
@@ -237,7 +237,7 @@ def _check_prices(draft: ModelConfigDraft) -> None:
 
 
 async def _fallbacks(conn: Connection, options: Mapping[str, object]) -> set[UUID]:
-    """The configs there are, if the options name any."""
+    """Return the existing configs, if the options name any."""
     if not options.get("fallbacks"):
         return set()
     return {config.id for config in await list_model_configs(conn)}
@@ -264,7 +264,7 @@ def _patched(current: ModelConfig, patch: ModelConfigPatch) -> ModelConfigDraft:
 
 
 def _values(draft: ModelConfigDraft, options: ModelOptions, *, is_default: bool) -> tuple[object, ...]:
-    """The arguments both statements share, in their order."""
+    """Return the arguments that both statements share, in their order."""
     return (
         draft.provider_id,
         draft.model,

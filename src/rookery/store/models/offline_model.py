@@ -1,4 +1,4 @@
-"""The offline model: what answers where nobody has set up a model yet, so that a newcomer's first chat works."""
+"""The offline model: it answers until a model is configured, so that a new user's first chat works."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ CONTEXT_LIMIT = 100_000
 
 
 async def ensure_model(conn: Connection) -> UUID | None:
-    """Make the offline model where there is none at all; its id if it was made."""
-    # Under the lock: two first commands at once must not make two.
+    """Create the offline model if there is no model at all. Returns its id if it was created."""
+    # Under the lock: two first commands at the same time must not create two.
     async with config_lock.held(conn):
         if await model_configs.list_model_configs(conn):
             return None
@@ -30,7 +30,7 @@ async def ensure_model(conn: Connection) -> UUID | None:
 
 
 async def _offline_provider(conn: Connection) -> Provider:
-    """A scripted provider that can be used: one that is there, or a new one under the first free name."""
+    """Return a usable scripted provider: an existing one, or a new one under the first free name."""
     for provider in await providers.list_providers(conn):
         if provider.type == ProviderType.SCRIPTED and provider.enabled:
             return provider

@@ -1,9 +1,9 @@
-"""Model providers and their keys. Keys and the values of headers are here only as sealed text: whoever opens them has
-the key ring. `options` shows headers by their names, with masks for the values.
+"""Model providers and their keys. Keys and header values are sealed text here; only the key ring opens them. `options`
+shows headers by name, with masks for the values.
 
-Every write is serialised with those of model configs (`config_lock`), and its caller publishes a
-`ConfigHint(kind="provider")` after the commit. Providers of the environment are rows too, because model configs and
-messages refer to them; their keys never are.
+Every write is serialized with those of model configs (`config_lock`), and its caller publishes a
+`ConfigHint(kind="provider")` after the commit. Providers of the environment are rows, too, because model configs and
+messages refer to them; their keys are never stored.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rookery.store.models.errors import KeysMissing, NameTaken, ProviderNotFound
 TABLE = "model_providers"
 COLUMN = "api_key_enc"
 HEADERS_COLUMN = "headers_enc"
-MASK = "***"  # in the place of a header's value; given back, it stands for the value that is stored
+MASK = "***"  # in place of a header's value; sent back, it stands for the stored value
 MAX_KEY_BYTES = 10_240
 NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
@@ -79,13 +79,13 @@ DELETE_KEYS = "DELETE FROM user_provider_keys WHERE provider_id = $1"
 
 
 class Secret(Protocol):
-    """A key in clear; what it shows when printed is not its value."""
+    """A key in clear; its printed form does not show the value."""
 
     def reveal(self) -> str: ...
 
 
 class Sealer(Protocol):
-    """The key ring, as far as writing needs it."""
+    """The part of the key ring that writing needs."""
 
     def seal(self, value: str, *, table: str, row_id: str, column: str) -> str: ...
 
@@ -96,7 +96,7 @@ Maybe: TypeAlias = UnsetType
 
 
 class Provider(msgspec.Struct, frozen=True):
-    """A provider as stored. `type` is plain text: a type of a newer version is listed too, as unavailable."""
+    """A provider as stored. `type` is plain text: a type of a newer version is listed, too, as unavailable."""
 
     id: UUID
     type: str
@@ -131,7 +131,7 @@ class Provider(msgspec.Struct, frozen=True):
 
 
 class ProviderDraft(msgspec.Struct, frozen=True, kw_only=True):
-    """A provider to create. Fallback to the central key is on unless said otherwise, where both kinds are allowed."""
+    """A provider to create. Fallback to the central key is on by default, if both kinds are allowed."""
 
     type: ProviderType
     name: str
@@ -148,7 +148,9 @@ class ProviderDraft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProviderPatch(msgspec.Struct, frozen=True, kw_only=True):
-    """What to change; UNSET is "leave". `api_key=None` removes the key. The type of a provider never changes."""
+    """Changes to a provider; UNSET means "leave". `api_key=None` removes the key. The type of a provider never
+    changes.
+    """
 
     name: str | Maybe = UNSET
     display_name: str | Maybe = UNSET
@@ -164,7 +166,7 @@ class ProviderPatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def find_provider(conn: Connection, provider_id: UUID) -> Provider | None:
-    """Also one that was deleted: history refers to it."""
+    """Return a provider, even a deleted one: history refers to it."""
     record = await conn.fetchrow(FIND, provider_id)
     return None if record is None else from_record(record)
 
@@ -175,7 +177,7 @@ async def find_provider_named(conn: Connection, name: str) -> Provider | None:
 
 
 async def get_provider(conn: Connection, provider_id: UUID) -> Provider:
-    """A live one, or `ProviderNotFound`."""
+    """Return a live provider. Raises `ProviderNotFound`."""
     record = await conn.fetchrow(FIND_LIVE, provider_id)
     if record is None:
         raise ProviderNotFound(provider_id)
@@ -183,7 +185,7 @@ async def get_provider(conn: Connection, provider_id: UUID) -> Provider:
 
 
 async def list_providers(conn: Connection, *, with_deleted: bool = False) -> list[Provider]:
-    """All of them by name, those that history alone refers to only if asked for."""
+    """List providers by name; deleted ones, which only history refers to, only on request."""
     return [from_record(record) for record in await conn.fetch(LIST, with_deleted)]
 
 
@@ -231,7 +233,7 @@ async def update_provider(
 
 
 async def delete_provider(conn: Connection, provider_id: UUID) -> None:
-    """Hide the provider and its models, and forget every key for it. History still refers to it."""
+    """Hide the provider and its models, and delete every key for it. History still refers to it."""
     async with config_lock.held(conn):
         current = await get_provider(conn, provider_id)
         if current.is_env:
@@ -242,7 +244,7 @@ async def delete_provider(conn: Connection, provider_id: UUID) -> None:
 
 
 def check(provider: Provider) -> None:
-    """The rules a stored provider keeps; the message names the field."""
+    """Check the rules of a stored provider; the message names the field."""
     if not NAME.fullmatch(provider.name) or len(provider.name) > 64:
         raise InvalidInput("name", "A name is made of a-z, 0-9 and single hyphens between them, at most 64 long.")
     _check_text("display_name", provider.display_name)
@@ -260,7 +262,7 @@ def check(provider: Provider) -> None:
 
 
 def check_key(api_key: Secret) -> str:
-    """The key in clear, if it can be one. The messages never quote it."""
+    """Return the key in clear if it is valid. The messages never quote it."""
     value = api_key.reveal()
     if not value or value != value.strip():
         raise InvalidInput("api_key", "The key is empty or has white space around it. Copy it again.")
@@ -293,7 +295,7 @@ def _patched(current: Provider, patch: ProviderPatch, *, ring: Sealer | None) ->
         given["api_key_enc"] = _sealed(current.id, given.pop("api_key"), ring=ring)
     changed = msgspec.structs.replace(current, **given)
     if patch.allow_central_fallback is UNSET and current.allow_central_fallback:
-        # Nobody asked for it to go on: it ends with what it rests on.
+        # Not requested explicitly, so it ends with the setting that it depends on.
         both = changed.central_key_enabled and changed.allow_user_key
         changed = msgspec.structs.replace(changed, allow_central_fallback=both)
     return changed
@@ -313,12 +315,12 @@ def _sealed(provider_id: UUID, api_key: Secret | None, *, ring: Sealer | None) -
 
 
 def with_masks(options: ProviderOptions) -> ProviderOptions:
-    """The options as they are stored and shown: without the values of headers."""
+    """Return the options as stored and shown: without the values of headers."""
     return msgspec.structs.replace(options, headers={name: MASK for name in options.headers})
 
 
 def open_headers(provider: Provider, ring: Sealer | None) -> Mapping[str, str]:
-    """The headers with their values. Those that this ring cannot open are left out."""
+    """Return the headers with their values. Values that this ring cannot open are left out."""
     if provider.headers_enc is None:
         return provider.options.headers  # none, or from before they were sealed
     opened = None
@@ -328,7 +330,7 @@ def open_headers(provider: Provider, ring: Sealer | None) -> Mapping[str, str]:
 
 
 async def seal_clear_headers(conn: Connection, ring: Sealer) -> int:
-    """Seal what was stored in the clear by an older version; how many providers that were."""
+    """Seal headers that an older version stored in the clear. Returns the number of providers."""
     async with config_lock.held(conn):
         found = [from_record(record) for record in await conn.fetch(LIST_CLEAR_HEADERS)]
         for provider in found:
@@ -342,7 +344,7 @@ async def seal_clear_headers(conn: Connection, ring: Sealer) -> int:
 
 
 def _restored(headers: Mapping[str, str], current: Provider, *, ring: Sealer | None) -> dict[str, str]:
-    """What is masked in the headers is what it was, and was there."""
+    """Return the headers with masks replaced by the stored values, which must exist."""
     known = {name.lower(): value for name, value in open_headers(current, ring).items()}
     full = {name: known.get(name.lower(), value) if value == MASK else value for name, value in headers.items()}
     if missing := [name for name, value in full.items() if value == MASK]:
@@ -360,7 +362,7 @@ def _sealed_headers(provider_id: UUID, headers: Mapping[str, str], *, ring: Seal
 
 
 def checked_base_url(url: str | None) -> str | None:
-    """The address without a trailing slash, or `InvalidInput`."""
+    """Return the address without a trailing slash. Raises `InvalidInput`."""
     if url is None:
         return None
     wrong = InvalidInput("base_url", "The base URL must be an absolute http or https address without login or query.")

@@ -1,8 +1,8 @@
-"""Where sealed values stand in the database, and how they get under a new ring key.
+"""The columns with sealed values, and their rotation to a new ring key.
 
-Rotation works in small batches and replaces a value only while it is still the one that was read, each by itself: it
-can be interrupted anywhere and run again, and runs beside servers. What a server with another ring saves meanwhile is
-found by counting afterwards.
+Rotation works in small batches and replaces a value only while it is still the one that was read, each separately: it
+can be interrupted anywhere and run again, and runs beside servers. Values that a server with another ring saves
+meanwhile are found by counting afterwards.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rookery.store.db.pool import Connection
 BATCH = 500
 
 
-CHECK_SETTING = "secret_check"  # the constant by which a start knows that its ring is the right one
+CHECK_SETTING = "secret_check"  # the constant by which a start recognizes its ring
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ PLACES = (
     Place("workspaces", "token_enc", "id::text", sealed="token_enc"),
     Place("workspaces", "secrets_enc", "id::text", sealed="secrets_enc"),
     Place("workspace_operations", "secrets_enc", "workspace_id::text", sealed="secrets_enc"),
-    # Settings are JSON, and most of them are no secrets.
+    # Settings are JSON, and most of them are not secret.
     Place(
         "settings",
         "value",
@@ -63,17 +63,17 @@ REPLACE = "UPDATE {table} SET {column} = {stored} WHERE {row_id} = $1 AND {seale
 
 
 class Rewrapper(Protocol):
-    """The key ring, as far as rotation needs it."""
+    """The part of the key ring that rotation needs."""
 
     def rewrap(self, sealed: str, *, table: str, row_id: str, column: str, full: bool) -> str | None:
-        """The value under the active key; None when it cannot be opened. Unchanged when it is there already."""
+        """Return the value under the active key; None if it cannot be opened. Unchanged if it is there already."""
         ...
 
     def key_id(self, sealed: str) -> str: ...
 
 
 class Rotation(msgspec.Struct, frozen=True):
-    """How many values are under which ring key afterwards; one with none may be removed from the ring."""
+    """The number of values under each ring key afterwards; a key with none may be removed from the ring."""
 
     by_key_id: Mapping[str, int]
     rewrapped: int
@@ -83,9 +83,9 @@ class Rotation(msgspec.Struct, frozen=True):
 async def rotate(
     conn: Connection, ring: Rewrapper, *, full: bool = False, on_batch: Callable[[int], None] | None = None
 ) -> Rotation:
-    """Bring every sealed value under the active key. `full` encrypts the values anew, not only their data keys.
+    """Bring every sealed value under the active key. `full` re-encrypts the values, not only their data keys.
 
-    `on_batch` is told how many were looked at so far.
+    `on_batch` receives the number of values processed so far.
     """
     seen = rewrapped = unreadable = 0
     for place in PLACES:
@@ -102,7 +102,7 @@ async def rotate(
 
 
 async def count_by_key_id(conn: Connection, ring: Rewrapper) -> dict[str, int]:
-    """How many values are under which ring key. Changes nothing."""
+    """Return the number of values under each ring key. Changes nothing."""
     counts: Counter[str] = Counter()
     for place in PLACES:
         async for batch in _batches(conn, place):
@@ -111,7 +111,7 @@ async def count_by_key_id(conn: Connection, ring: Rewrapper) -> dict[str, int]:
 
 
 async def _batches(conn: Connection, place: Place) -> AsyncIterator[list[tuple[str, str]]]:
-    """What a place holds, as row ids with their sealed values, in the order of the row ids."""
+    """Yield the sealed values of a column with their row ids, in the order of the row ids."""
     after = ""
     while batch := [(row[0], row[1]) for row in await conn.fetch(_sql(LIST, place), after, BATCH)]:
         yield batch

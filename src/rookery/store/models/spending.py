@@ -1,6 +1,6 @@
-"""Spend limits: how much a user may spend in a period, how much is spent, and when it starts anew.
+"""Spend limits: the limit of a user in a period, the amount spent, and the next reset.
 
-Periods are of UTC; a week starts on Monday. Calls in flight may overshoot a limit a little, which is accepted.
+Periods are in UTC; a week starts on Monday. Calls in flight may overshoot a limit a little, which is accepted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class PeriodKind(StrEnum):
 
 
 class SpendSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The group `spend` of the runtime settings. A limit of 0 is none."""
+    """The group `spend` of the runtime settings. A limit of 0 means none."""
 
     enabled: bool = False
     default_limit_micros: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -43,14 +43,14 @@ class SpendSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Period(msgspec.Struct, frozen=True):
-    """From `start` to just before `end`."""
+    """A period from `start` to just before `end`."""
 
     start: datetime
     end: datetime
 
 
 class SpendStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """`limit_micros` is None when nothing limits this user."""
+    """The spending of a user. `limit_micros` is None if nothing limits this user."""
 
     period: Period
     spent_micros: int
@@ -62,7 +62,7 @@ class SpendStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def period_at(now: datetime, kind: PeriodKind) -> Period:
-    """The period a moment is in."""
+    """Return the period that contains a moment."""
     day = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     match kind:
         case PeriodKind.DAY:
@@ -72,12 +72,12 @@ def period_at(now: datetime, kind: PeriodKind) -> Period:
             return Period(monday, monday + timedelta(days=7))
         case PeriodKind.MONTH:
             first = day.replace(day=1)
-            # 32 days on is always the next month, and never the one after.
+            # 32 days later is always the next month, and never the one after.
             return Period(first, (first + timedelta(days=32)).replace(day=1))
 
 
 def limit_of(rules: SpendSettings, own_limit_micros: int | None) -> int | None:
-    """The user's own limit, else the deployment's; none while limits are switched off."""
+    """Return the user's own limit, else the deployment's; none while limits are disabled."""
     if not rules.enabled:
         return None
     return own_limit_micros or rules.default_limit_micros or None
@@ -92,9 +92,9 @@ async def spend_status(conn: Connection, user_id: UUID, *, now: datetime) -> Spe
 
 
 async def check_spend(conn: Connection, user_id: UUID, *, now: datetime) -> None:
-    """Raise `SpendLimitReached` when this user's limit is used up.
+    """Raise `SpendLimitReached` if this user's limit is used up.
 
-    A check that fails is logged and lets the call through: a broken setting must not stop everybody's work.
+    A check that fails is logged and lets the call through: a broken setting must not stop all work.
     """
     try:
         status = await spend_status(conn, user_id, now=now)
@@ -113,7 +113,7 @@ async def write_spend_settings(conn: Connection, rules: SpendSettings, *, by: UU
 
 
 async def set_user_limit(conn: Connection, user_id: UUID, *, limit_micros: int | None) -> None:
-    """Give a user a limit of their own (above 0), or with None the deployment's."""
+    """Set a user's own limit (above 0), or with None use the deployment's."""
     await conn.execute(SET_LIMIT, user_id, limit_micros)
 
 

@@ -1,6 +1,6 @@
-"""The ledger of model calls: append-only, one row per call, whatever it was for and however it ended.
+"""The ledger of model calls: append-only, one row per call, whatever its purpose and outcome.
 
-Rows of steps are written in the transaction that commits the step, others on their own. Writing here never touches a
+Rows of steps are written in the transaction that commits the step, others separately. Writing here never touches a
 chat: an auxiliary call must not move `history_version`, or it would break the fence of a running generation.
 """
 
@@ -19,7 +19,7 @@ from rookery.store.db.pool import Connection
 
 MAX_REPORT_DAYS = 366
 
-# The family's root comes from the chat, so that no caller can get it wrong; a chat that is gone leaves both empty.
+# The family's root comes from the chat, so that no caller can get it wrong; a deleted chat leaves both empty.
 RECORD = """
     INSERT INTO model_usage (owner_id, chat_id, root_chat_id, message_id, purpose, provider_id, model_config_id, model,
                              key_source, status, input_tokens, cache_read_tokens, cache_write_tokens,
@@ -77,7 +77,7 @@ REPORT = f"""
 
 
 class KeySource(StrEnum):
-    """Whose key paid. What was paid with a user's own key does not count against a limit."""
+    """The key that paid. Calls on a user's own key do not count against a limit."""
 
     USER = "user"
     CENTRAL = "central"
@@ -92,7 +92,7 @@ class CallStatus(StrEnum):
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One call. Token counts are None where the provider did not report; `cost_micros` None is "unpriced"."""
+    """One call. Token counts are None if the provider did not report them; a `cost_micros` of None means "unpriced"."""
 
     owner_id: UUID
     chat_id: ChatId | None
@@ -119,7 +119,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """Sums over calls. Unpriced calls are counted, and not in the cost."""
+    """Sums over calls. Unpriced calls are counted, but not in the cost."""
 
     cost_micros: int
     request_count: int
@@ -133,7 +133,7 @@ class Figures(msgspec.Struct, frozen=True):
 
 
 class FamilyCost(msgspec.Struct, frozen=True):
-    """What a root chat and its subagents cost. The keys of `by_chat` are ids, of `by_model` model ids."""
+    """The cost of a root chat and its subagents. The keys of `by_chat` are ids, of `by_model` model ids."""
 
     total: Figures
     by_model: Mapping[str, Figures]
@@ -157,7 +157,7 @@ _GROUPS = {
 }
 
 
-# How people call what a report is grouped by, where its key is an id.
+# Display names for the keys of a report, where a key is an id.
 _NAMES = {
     GroupBy.USER: "SELECT id::text, username FROM users WHERE id::text = ANY ($1::text[])",
     GroupBy.PROVIDER: """
@@ -174,19 +174,21 @@ async def record_call(conn: Connection, entry: Entry) -> int:
 
 
 async def is_recorded(conn: Connection, entry: Entry) -> bool:
-    """Whether this very call is in the ledger: the same owner, purpose and instant. For those whose answer was lost."""
+    """Return whether this call is in the ledger: the same owner, purpose and instant. For retries after a lost
+    answer.
+    """
     found: bool = await conn.fetchval(IS_RECORDED, *(getattr(entry, name) for name in _IDENTITY))
     return found
 
 
 async def spent_micros(conn: Connection, user_id: UUID, *, start: datetime, end: datetime) -> int:
-    """What a user's calls cost between two times, those on the user's own keys aside."""
+    """Return the cost of a user's calls between two times, without those on the user's own keys."""
     spent: int = await conn.fetchval(SPENT, user_id, start, end)
     return spent
 
 
 async def family_cost(conn: Connection, chat_id: ChatId) -> FamilyCost:
-    """The whole family's, from the root or any child. Zeros when there were no calls."""
+    """Return the cost of the whole family, from the root or any child. Zeros if there were no calls."""
     total = await conn.fetchrow(OF_FAMILY, chat_id)
     assert total is not None
     by_model = await conn.fetch(OF_FAMILY_BY.format(key="model"), chat_id)
@@ -201,7 +203,7 @@ async def family_cost(conn: Connection, chat_id: ChatId) -> FamilyCost:
 async def report(
     conn: Connection, group_by: GroupBy, *, start: datetime, end: datetime, user_id: UUID | None = None
 ) -> dict[str, Figures]:
-    """Sums between two times, of one user or of all, by the key of the group."""
+    """Return sums between two times, of one user or of all, by the key of the group."""
     if not start < end or (end - start).days > MAX_REPORT_DAYS:
         raise InvalidInput("to", f"The report must cover at least a moment and at most {MAX_REPORT_DAYS} days.")
     rows = await conn.fetch(REPORT.format(key=_GROUPS[group_by]), start, end, user_id)
@@ -209,7 +211,7 @@ async def report(
 
 
 async def list_names(conn: Connection, group_by: GroupBy, *, keys: Collection[str]) -> dict[str, str]:
-    """Names for the keys of a report; none for what is deleted, or has no name but its key."""
+    """Return names for the keys of a report; none for deleted rows and keys that are names themselves."""
     statement = _NAMES.get(group_by)
     if statement is None:
         return {}

@@ -1,6 +1,6 @@
-"""What models were used for, by day: sums of the ledger that stay small, for reports over long times.
+"""Daily usage: sums of the ledger that stay small, for reports over long periods.
 
-Days are of UTC. A day is computed anew while calls of it may still be entered; then it stands.
+Days are in UTC. A day is recomputed while calls of it may still be added; then it is final.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ COMPUTE = """
 
 
 async def roll_up(conn: Connection, *, now: datetime, days: int = RECOMPUTED_DAYS) -> int:
-    """Compute the last `days` days anew, today included. Returns how many rows they have now."""
+    """Recompute the last `days` days, including today. Returns how many rows they have now."""
     first = first_day(now, days)
     start = datetime(first.year, first.month, first.day, tzinfo=UTC)
     async with conn.transaction():
-        # Two at once would both delete what they see and then collide.
+        # Two concurrent runs would both delete what they see and then collide.
         await conn.execute(LOCK, LOCK_KEY)
         await conn.execute(FORGET, first)
         return len(await conn.fetch(COMPUTE, start))

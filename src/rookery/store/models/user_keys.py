@@ -1,4 +1,4 @@
-"""Keys that users bring for a provider, sealed: one per user and provider. The chat owner's is used for a chat."""
+"""Users' own provider keys, sealed: one per user and provider. A chat uses its owner's key."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PUT = """
     ON CONFLICT (user_id, provider_id) DO UPDATE SET key_enc = excluded.key_enc, updated_at = clock_timestamp()
 """
 DELETE = "DELETE FROM user_provider_keys WHERE user_id = $1 AND provider_id = $2 RETURNING true"
-# Enabled ones, and those the user has a key for: a key can always be found again and removed.
+# Enabled providers, and those the user has a key for: a key can always be found and removed.
 LIST = """
     SELECT p.id, p.name, p.display_name, p.type, p.enabled, k.key_enc IS NOT NULL, p.api_key_enc IS NOT NULL,
            p.source = 'env', p.central_key_enabled, p.allow_user_key
@@ -49,7 +49,7 @@ class KeyStatus(msgspec.Struct, frozen=True):
 
 
 def row_id(user_id: UUID, provider_id: UUID) -> str:
-    """What the sealed key is bound to, besides table and column."""
+    """Return what the sealed key is bound to, besides table and column."""
     return f"{user_id}/{provider_id}"
 
 
@@ -71,19 +71,19 @@ async def put_user_key(
 
 
 async def delete_user_key(conn: Connection, user_id: UUID, *, provider_id: UUID) -> None:
-    """Always allowed, whatever became of the provider."""
+    """Delete the user's key. Always allowed, even if the provider is gone."""
     if await conn.fetchval(DELETE, user_id, provider_id) is None:
         raise UserKeyNotFound
 
 
 async def find_user_key(conn: Connection, user_id: UUID, *, provider_id: UUID) -> str | None:
-    """The sealed key."""
+    """Return the sealed key."""
     sealed: str | None = await conn.fetchval(FIND, user_id, provider_id)
     return sealed
 
 
 async def user_keys(conn: Connection, user_id: UUID) -> dict[UUID, str]:
-    """All sealed keys of a user, by provider."""
+    """Return all sealed keys of a user, by provider."""
     return {record[0]: record[1] for record in await conn.fetch(OF_USER, user_id)}
 
 

@@ -1,7 +1,7 @@
-"""What others did with a user's account and chats: administrators who read a chat by stating a reason, or reset the
-password. Users see the list, and a notice about what is new since they last dismissed one.
+"""Administrators' accesses to a user's account and chats: reading a chat with a stated reason, or resetting the
+password. Users see the list, and a notice about accesses since they last dismissed one.
 
-All of it is read from the audit log, by the column that says whom an entry is about.
+All of it is read from the audit log, by the column of the affected user.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LIST = f"""
      ORDER BY id DESC
      LIMIT $3
 """
-# Of one family of chats. A password that was reset may have opened any of them.
+# For one family of chats. A reset password may have opened any of them.
 LIST_OF_CHAT = f"""
     SELECT id, at, actor_id, action, extra
       FROM audit_log
@@ -46,7 +46,7 @@ NOTICE = f"""
      WHERE u.id = $1
        AND a.action IN ('{audit.BREAK_GLASS}', '{audit.RESET_PASSWORD}')
 """
-# Never beyond what there is: a number from the future must not hide what is still to come.
+# Never beyond the newest entry: a number from the future must not hide later ones.
 MARK_SEEN = """
     UPDATE users
        SET accesses_seen = greatest(
@@ -57,13 +57,13 @@ MARK_SEEN = """
 
 class AccessKind(StrEnum):
     READ = "read"
-    PASSWORD_RESET = "password_reset"  # noqa: S105 -- a word, not a secret
+    PASSWORD_RESET = "password_reset"  # noqa: S105 -- the name of an event, not a secret
 
 
 class Access(msgspec.Struct, frozen=True):
-    """An administrator read a chat and said why, or reset the password of its owner.
+    """An administrator read a chat with a stated reason, or reset the password of its owner.
 
-    `user` is who did it: null when the account is gone, or for a command on the server's machine. `chat_id` and
+    `user` is the administrator: null if the account is gone, or for a command on the server's machine. `chat_id` and
     `reason` are null for a reset.
     """
 
@@ -75,14 +75,14 @@ class Access(msgspec.Struct, frozen=True):
 
 
 class AccessPage(msgspec.Struct, frozen=True):
-    """The newest first."""
+    """A page of accesses, newest first."""
 
     items: tuple[Access, ...]
     next_cursor: str | None
 
 
 class AccessNotice(msgspec.Struct, frozen=True):
-    """What happened since the user last dismissed a notice. `through` is what to send to dismiss this one."""
+    """The accesses since the user last dismissed a notice. Send `through` to dismiss this one."""
 
     reads: int
     password_resets: int
@@ -93,7 +93,7 @@ class AccessNotice(msgspec.Struct, frozen=True):
 async def list_accesses(
     conn: Connection, user_id: UUID, *, limit: int = 50, cursor: str | None = None, root_id: UUID | None = None
 ) -> AccessPage:
-    """Those of a user, or of one family of the user's chats."""
+    """List the accesses of a user, or of one family of the user's chats."""
     page_cursors.check_limit(limit, audit.MAX_LIMIT)
     before = page_cursors.decode(cursor, audit.RowId) if cursor is not None else audit.MAX_ID
     if root_id is None:
@@ -107,7 +107,7 @@ async def list_accesses(
 
 
 async def find_notice(conn: Connection, user_id: UUID) -> AccessNotice | None:
-    """None when there is nothing that the user was not shown."""
+    """Return the notice; None if there is nothing that the user was not shown."""
     record = await conn.fetchrow(NOTICE, user_id)
     assert record is not None
     return None if record[3] is None else AccessNotice(*record)

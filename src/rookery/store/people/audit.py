@@ -1,6 +1,6 @@
-"""The audit log: who did what to what, written in the transaction of the change and never changed.
+"""The audit log: actor, action and target, written in the transaction of the change and never changed.
 
-An entry names fields and values, and never a secret: what is told about a column stands in `DISPOSITIONS`.
+An entry names fields and values, and never a secret: `DISPOSITIONS` defines what is logged of each column.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ class Outcome(StrEnum):
 
 
 class Disposition(StrEnum):
-    """What the log says when a column changes: both values, nothing, or only that it did."""
+    """What the log contains when a column changes: both values, nothing, or only that it did."""
 
     TRACK = "track"
     IGNORE = "ignore"
-    SECRET = "secret"  # noqa: S105 -- a word, not a secret
+    SECRET = "secret"  # noqa: S105 -- an enum value, not a secret
 
 
 _T, _I, _S = Disposition.TRACK, Disposition.IGNORE, Disposition.SECRET
 
-# Every column of the tables whose changes are logged field by field; a test holds it complete.
+# Every column of the tables whose changes are logged field by field; a test checks that it is complete.
 DISPOSITIONS: Mapping[str, Mapping[str, Disposition]] = {
     "users": {
         "id": _I,
@@ -141,7 +141,7 @@ DISPOSITIONS: Mapping[str, Mapping[str, Disposition]] = {
 
 
 class RequestInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a request came from, for the log."""
+    """The origin of a request, for the log."""
 
     ip: str | None = None
     user_agent: str | None = None
@@ -152,7 +152,7 @@ NO_REQUEST = RequestInfo()
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """Something to log. `action` is `<resource>.<verb>`; `subject_id` is the user it was done to by somebody else."""
+    """An event to log. `action` is `<resource>.<verb>`; `subject_id` is the user affected by another's action."""
 
     action: str
     resource_type: str
@@ -164,7 +164,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A row of the log. In `diff` a field has its value before and after, or says only that it changed."""
+    """A row of the log. In `diff` a field has its value before and after, or only the fact that it changed."""
 
     id: int
     at: datetime
@@ -183,7 +183,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class EntryFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """`action` is one of them, or the part before the dot: all of a resource's."""
+    """`action` is one action, or the part before the dot: all actions of a resource."""
 
     actor_id: UUID | None = None
     action: str | None = None
@@ -197,14 +197,14 @@ EVERY_ENTRY = EntryFilter()
 
 
 class EntryPage(msgspec.Struct, frozen=True):
-    """The newest first."""
+    """A page of entries, newest first."""
 
     entries: tuple[Entry, ...]
     next_cursor: str | None
 
 
 def diff(table: str, before: msgspec.Struct | None, after: msgspec.Struct | None) -> dict[str, object]:
-    """The fields in which two values of a row of this table differ, as far as the log may tell."""
+    """Return the fields in which two versions of a row of this table differ, as far as they may be logged."""
     told: dict[str, object] = {}
     for column, disposition in DISPOSITIONS[table].items():
         old, new = getattr(before, column, None), getattr(after, column, None)
@@ -217,7 +217,7 @@ def diff(table: str, before: msgspec.Struct | None, after: msgspec.Struct | None
 async def record(
     conn: Connection, event: Event, *, actor: Actor | None, now: datetime, request: RequestInfo = NO_REQUEST
 ) -> int:
-    """Write an entry; in the transaction of the change it tells of, unless nothing changed. No actor is a stranger."""
+    """Write an entry, in the transaction of the change if there is one. Without an actor, it is unauthenticated."""
     actor_id, kind, label = _actor_columns(actor)
     entry_id: int = await conn.fetchval(
         INSERT,
@@ -250,7 +250,7 @@ async def list_entries(
 
 
 async def purge_audit(conn: Connection, *, before: datetime, batch: int = 1000) -> int:
-    """Remove entries older than that, at most a batch. Returns how many; zero means that none is left."""
+    """Delete entries older than this, at most a batch. Returns how many; zero means that none is left."""
     removed: int = await conn.fetchval(PURGE, before, batch)
     return removed
 
@@ -272,7 +272,7 @@ def _json(values: Mapping[str, object]) -> str:
 
 
 def _storable(value: object) -> object:
-    """The value with U+FFFD for what no column takes: people type such things, and the log must not fail for it."""
+    """Return the value with U+FFFD for characters that no column holds: users type them, and the log must not fail."""
     match value:
         case str():
             return chats.storable(value)

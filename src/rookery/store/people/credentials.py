@@ -1,7 +1,7 @@
-"""Credentials in the form people carry them: `rk_...` of an id, a secret and a checksum, all in letters and digits.
+"""Credentials in text form: `rk_...` of an id, a secret and a checksum, all in letters and digits.
 
-The checksum refuses a typo or garbage before anybody asks the database. The id finds the row, so that the secret is
-compared in constant time with one hash and never searched for. Logs hide everything that begins with `rk_`.
+The checksum rejects typos and garbage without a query. The id finds the row, so that the secret is compared in constant
+time with one hash and never searched for. Logs hide everything that begins with `rk_`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ SECRET_BYTES = 32
 
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _VALUES = {character: value for value, character in enumerate(_ALPHABET)}
-# How many characters hold 16 bytes, 32 bytes and a checksum of 32 bits.
+# The number of characters that hold 16 bytes, 32 bytes and a checksum of 32 bits.
 _ID_CHARS, _SECRET_CHARS, _CHECK_CHARS = 22, 43, 6
 _BODY_CHARS = _ID_CHARS + _SECRET_CHARS
 
 
 class Kind(StrEnum):
-    """What a credential is for; the value is how its text begins."""
+    """The kind of a credential; the value is its prefix."""
 
     TOKEN = "rk_"  # noqa: S105 -- a prefix, not a secret
     SESSION = "rk_s_"
@@ -56,12 +56,12 @@ class Credential(msgspec.Struct, frozen=True):
 
 
 def new(kind: Kind, *, id: UUID | None = None) -> Credential:
-    """A new secret; for a row that has its id already, or for a new one."""
+    """Return a credential with a new secret, for an existing row id or a new one."""
     return Credential(kind, id or uuid4(), secrets.token_bytes(SECRET_BYTES))
 
 
 def parse(kind: Kind, text: str) -> Credential | None:
-    """The credential, or None when the text cannot be one of this kind."""
+    """Return the credential; None if the text cannot be one of this kind."""
     body = text.removeprefix(kind)
     if body == text or len(body) != _BODY_CHARS + _CHECK_CHARS:
         return None

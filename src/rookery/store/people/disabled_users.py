@@ -1,7 +1,7 @@
-"""What stops when an account is disabled: its chats and its workspaces. Queued messages stay where they are.
+"""Stopping the chats and workspaces of a disabled account. Queued messages stay where they are.
 
-The change of the account does all of it in its own transaction. A request that was under way at that moment may still
-start something afterwards, so replicas look again for a while at accounts that were disabled recently.
+The change of the account does all of it in its own transaction. A request in progress at that moment may still start
+something afterwards, so replicas check recently disabled accounts again for a while.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RECENT = """
        AND disabled_at > clock_timestamp() - make_interval(secs => $1)
      ORDER BY disabled_at
 """
-# Roots first, as every lock of several chats of a family.
+# Roots first, as for every lock of several chats of a family.
 BUSY_CHATS = """
     SELECT id
       FROM chats
@@ -61,7 +61,7 @@ async def has_busy_chats(conn: Connection, user_id: UUID) -> bool:
 
 
 async def stop_chats(bundle: Bundle, user_id: UUID) -> int:
-    """Tell what runs to stop. Returns how many chats."""
+    """Interrupt the running chats. Returns how many."""
     stopped = 0
     for record in await bundle.conn.fetch(BUSY_CHATS, user_id):
         tx = await bundle.open(record["id"])
@@ -72,7 +72,7 @@ async def stop_chats(bundle: Bundle, user_id: UUID) -> int:
 
 
 async def stop_workspaces(conn: Connection, user_id: UUID) -> list[Hint]:
-    """Ask for a stop of each that is up or comes up. Returns what to publish after the commit."""
+    """Request a stop of each workspace that is up or starting. Returns the hints to publish after the commit."""
     hints: list[Hint] = []
     for record in await conn.fetch(WORKSPACES_UP, user_id):
         try:

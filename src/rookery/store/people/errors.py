@@ -1,20 +1,20 @@
-"""What can go wrong with accounts, credentials and rights.
+"""Errors of accounts, credentials and rights.
 
 AccessError
-├── Unauthenticated         nobody, or nobody we know
+├── Unauthenticated         no credentials, or unknown ones
 │   ├── InvalidCredentials, SessionExpired, TokenExpired, LinkInvalid
 │   └── SessionKeyRequired, SessionCookieRequired
-├── Denied                  known, and may not
+├── Denied                  authenticated, but not allowed
 │   ├── Forbidden, OwnerOnly, ScopeMissing, Disabled
 │   └── WrongSetupToken
-├── Missing                 not there, or not the caller's to know
+├── Missing                 does not exist, or the caller may not know it
 │   └── UserNotFound, SessionNotFound, TokenNotFound, FileNotFound
-├── Conflict                understood, and not possible now
+├── Conflict                valid, but not possible now
 │   ├── AlreadyExists, LastAdmin, InUse, QuotaExceeded, ArchiveFirst, AlreadySetUp
 │   └── IdempotencyMismatch, IdempotencyInProgress
 ├── TooManyAttempts         wait `retry_after_seconds` before the next login
-├── PasswordsBusy           more passwords to check than this process takes on
-└── NoActor                 a bug: somebody asked the store on nobody's behalf
+├── PasswordsBusy           too many passwords wait to be checked in this process
+└── NoActor                 a bug: the store was called without an actor
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from uuid import UUID
 
 
 class AccessError(Exception):
-    """Base. `code` is what programs read; the message is one sentence that says what to do."""
+    """Base. `code` is for programs; the message is one sentence that says what to do."""
 
     code: ClassVar[str] = "invalid"
 
@@ -37,7 +37,7 @@ class Unauthenticated(AccessError):
 
 
 class InvalidCredentials(Unauthenticated):
-    """The one answer to every login that fails, whatever the reason."""
+    """Raised for every login that fails, whatever the reason."""
 
     code = "invalid_credentials"
 

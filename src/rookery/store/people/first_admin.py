@@ -1,7 +1,7 @@
-"""The first run: whoever holds the setup token makes the first administrator, once.
+"""The first run: the holder of the setup token creates the first administrator, once.
 
-The token lies in the data directory, readable by its owner only, and is printed where the server was started. Each
-data directory has its own; all of them end with the first account.
+The token is in the data directory, readable by its owner only, and is printed where the server was started. Each data
+directory has its own; all of them expire with the first account.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LOCK_KEY = 0x726F6F6B_73657475  # "rooksetu"; the one-key space of advisory lock
 
 LOCK = "SELECT pg_advisory_xact_lock($1)"
 REMEMBER = "INSERT INTO setup_tokens (token_hash, created_at) VALUES ($1, $2) ON CONFLICT DO NOTHING"
-# By its hash: how long the search takes says nothing about the token.
+# By its hash: the duration of the search reveals nothing about the token.
 IS_KNOWN = "SELECT EXISTS (SELECT FROM setup_tokens WHERE token_hash = $1)"
 FORGET_ALL = "DELETE FROM setup_tokens"
 
@@ -46,9 +46,9 @@ async def is_setup_needed(conn: Connection) -> bool:
 
 
 async def ensure_token(conn: Connection, data_dir: Path, *, now: datetime, configured: str | None = None) -> str | None:
-    """The token of this data directory, made if there is none; None, and no file, once there is an administrator.
+    """Return the token of this data directory, created if missing; None, and no file, once there is an administrator.
 
-    Replicas that start together agree on one. `configured` is the one of the settings, which wins.
+    Replicas that start together agree on one. `configured` is the token of the settings, which takes precedence.
     """
     async with conn.transaction():
         await conn.execute(LOCK, LOCK_KEY)
@@ -61,7 +61,7 @@ async def ensure_token(conn: Connection, data_dir: Path, *, now: datetime, confi
 
 
 def forget_file(data_dir: Path) -> None:
-    """Remove the token's file, if it is there. The token itself ended with the first account."""
+    """Delete the token's file, if it exists. The token itself expired with the first account."""
     (data_dir / TOKEN_FILE).unlink(missing_ok=True)
 
 
@@ -80,9 +80,9 @@ async def complete(
     clock: Clock,
     request: RequestInfo = NO_REQUEST,
 ) -> SetUp:
-    """Make the first administrator and log them in. Raises `AlreadySetUp`, `WrongSetupToken` or `InvalidInput`.
+    """Create the first administrator and log them in. Raises `AlreadySetUp`, `WrongSetupToken` or `InvalidInput`.
 
-    The token is looked at before the password is hashed: strangers cannot make the server work.
+    The token is checked before the password is hashed, so that clients without it cannot cause work.
     """
     async with pool.acquire() as conn:
         await require(conn, token)
@@ -108,9 +108,9 @@ async def complete(
 
 
 async def require(conn: Connection, token: str | None) -> None:
-    """Raise `AlreadySetUp`, or `WrongSetupToken` for one that is not right. None is nothing said yet."""
+    """Raise `AlreadySetUp`, or `WrongSetupToken` for a wrong token. None means that none was given yet."""
     is_known = token is None or await is_token(conn, token)
-    # Behind the token: whoever sets the server up meanwhile takes the tokens away, and then there is an administrator.
+    # After the token: a setup that completes meanwhile removes the tokens, and then there is an administrator.
     if await users.has_admin(conn):
         raise AlreadySetUp
     if not is_known:
@@ -122,7 +122,7 @@ def _hash(token: str) -> bytes:
 
 
 def _read_or_make(path: Path) -> str:
-    """Written aside and linked: a file under the final name is always complete, and the first one wins."""
+    """Read or create the file. It is written aside and linked, so it is always complete, and the first one wins."""
     with contextlib.suppress(FileNotFoundError):
         if token := path.read_text("utf-8").strip():
             return token

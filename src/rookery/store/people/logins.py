@@ -1,8 +1,8 @@
-"""Logging in: failures are counted in the database, and after five of them each further try has to wait.
+"""Logins: failures are counted in the database, and after five of them each further attempt has to wait.
 
-Counted by what was typed, not by account, and before the password is looked at: an account that does not exist
-behaves like one that does, tries sent all at once do not slip through, and who is locked out of one of an account's
-two names by a stranger still has the other. Whatever fails, the answer is the same and takes the same time.
+Counted by the typed name, not by account, and before the password is checked: a missing account behaves like an
+existing one, concurrent attempts do not slip through, and a user who is locked out of one of an account's two names by
+an attacker still has the other. Every failure has the same answer and takes the same time.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from rookery.store.people.sessions import NewSession
 from rookery.store.people.users import User
 
 FREE_FAILURES = 5
-# Chosen: long enough that guessing ends, short enough that a stranger cannot keep anybody out for long.
+# Chosen: long enough to stop guessing, short enough that an attacker cannot lock a user out for long.
 MAX_DELAY_SECONDS = 60
 FORGOTTEN_AFTER = timedelta(hours=24)
 MAX_LOGIN_CHARS = 320
 
-# Counts the try unless the name has to wait; then no row comes back. The wait doubles from 1 s on.
+# Counts the attempt unless the name has to wait; then no row is returned. The wait doubles from 1 s on.
 BEGIN = f"""
     INSERT INTO login_failures AS f (login_hash, failures, last_at, blocked_until)
     VALUES ($1, 1, $2, $2)
@@ -48,7 +48,7 @@ BEGIN = f"""
 """
 BLOCKED_UNTIL = "SELECT blocked_until FROM login_failures WHERE login_hash = $1"
 FORGET = "DELETE FROM login_failures WHERE login_hash = $1"
-# A try that was never judged, or that was right and says nothing about those before it.
+# An attempt that was never judged, or that was right and does not affect those before it.
 UNCOUNT = """
     UPDATE login_failures SET failures = greatest(failures - 1, 0), blocked_until = last_at WHERE login_hash = $1
 """
@@ -68,7 +68,7 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class Logins:
-    """One per process. Connections are given back while a password is being hashed."""
+    """Logins and password changes; one per process. Connections are released while a password is being hashed."""
 
     def __init__(self, pool: asyncpg.Pool, checker: Passwords, *, clock: Clock) -> None:
         self._pool = pool
@@ -78,7 +78,7 @@ class Logins:
     async def log_in(
         self, login: str, password: str, *, stays: bool = True, request: RequestInfo = NO_REQUEST
     ) -> LoggedIn:
-        """Open a session. Raises `InvalidCredentials` whatever is wrong, `TooManyAttempts` or `PasswordsBusy`.
+        """Open a session. Raises `InvalidCredentials` for any wrong input, `TooManyAttempts` or `PasswordsBusy`.
 
         `stays`: the cookie outlives the browser.
         """
@@ -105,10 +105,10 @@ class Logins:
         keep: UUID | None,
         request: RequestInfo = NO_REQUEST,
     ) -> Ended:
-        """Replace one's own password. The other sessions end, and with `revoke_tokens` all API tokens.
+        """Replace the user's own password. The other sessions end, and with `revoke_tokens` all API tokens.
 
-        `keep` is the session or token that this was asked with: it goes on. Wrong guesses count like failed logins:
-        somebody at an open screen has no more tries than a stranger.
+        `keep` is the session or token of this request: it stays valid. Wrong guesses count like failed logins: a person
+        at an unlocked screen has no more attempts than an attacker.
         """
         passwords.check(new, names=_names(user), field="new_password")
         async with self._pool.acquire() as conn:
@@ -131,10 +131,10 @@ class Logins:
             return ended
 
     async def choose_password(self, secret: str, password: str, *, request: RequestInfo = NO_REQUEST) -> LoggedIn:
-        """Use a one-time link: the password is replaced, all sessions and API tokens end, and who holds the link is
+        """Use a one-time link: the password is replaced, all sessions and API tokens end, and the holder of the link is
         logged in.
 
-        Raises `LinkInvalid`, or `InvalidInput` for a password that is not taken; the link stays good then.
+        Raises `LinkInvalid`, or `InvalidInput` for a refused password; then the link stays valid.
         """
         async with self._pool.acquire() as conn:
             user = (await one_time_links.find_link(conn, secret, now=self._clock.now())).user
@@ -142,7 +142,7 @@ class Logins:
         hashed = await self._passwords.hash(password)
         now = self._clock.now()
         async with self._pool.acquire() as conn, conn.transaction():
-            # Once more: the account may have been disabled while the password was hashed.
+            # Again: the account may have been disabled while the password was hashed.
             user = (await one_time_links.find_link(conn, secret, now=now)).user
             await one_time_links.use_link(conn, secret, password_hash=hashed, now=now)
             ended = await end_credentials(conn, user.id)
@@ -164,7 +164,7 @@ class Logins:
             raise
 
     async def _log_refusal(self, user: User | None, request: RequestInfo) -> None:
-        # What was typed is not written down: it may be a password in the wrong field.
+        # The typed name is not logged: it may be a password in the wrong field.
         event = _event("auth.log_in", user, outcome=Outcome.REFUSED)
         async with self._pool.acquire() as conn:
             await audit.record(conn, event, actor=None, now=self._clock.now(), request=request)
@@ -175,8 +175,8 @@ class Logins:
         renewed = await self._passwords.hash(password) if self._passwords.needs_rehash(stored) else None
         now = self._clock.now()
         async with self._pool.acquire() as conn, conn.transaction():
-            # While the password was checked somebody may have disabled the account or changed the password. The lock
-            # waits for a change that is under way: it ends only the sessions that it sees.
+            # While the password was checked, the account may have been disabled or the password changed. The lock waits
+            # for a change in progress, which ends only the sessions that it sees.
             await users.lock_user(conn, user.id)
             current = await users.find_by_login(conn, name)
             if current is None or current[0].id != user.id or not current[0].is_active or current[1] != stored:
@@ -186,7 +186,7 @@ class Logins:
             if normal_name(name) in _names(user):
                 await forget_attempts(conn, name)
             else:
-                # The normal form may be another's name, and what failed under it counts on.
+                # The normal form may be another account's name, whose failures keep counting.
                 await conn.execute(UNCOUNT, login_hash(name))
             session = await sessions.create_session(
                 conn, user.id, now=now, ip=request.ip, user_agent=request.user_agent, stays=stays
@@ -198,8 +198,8 @@ class Logins:
 async def end_credentials(
     conn: Connection, user_id: UUID, *, but: UUID | None = None, with_tokens: bool = True
 ) -> Ended:
-    """End what a user logged in with, but perhaps one session or token."""
-    # A credential that is being made at this moment is either seen and ended here, or refused after this.
+    """End a user's credentials, except for one session or token if given."""
+    # A credential that is being created at this moment is either seen and ended here, or refused after this.
     await users.lock_user(conn, user_id)
     ended = await sessions.end_sessions(conn, user_id, but=but)
     deleted = await tokens.delete_tokens(conn, user_id, but=but) if with_tokens else []
@@ -207,7 +207,7 @@ async def end_credentials(
 
 
 async def begin_attempt(conn: Connection, login: str, *, now: datetime) -> None:
-    """Count a try before it is judged, or raise `TooManyAttempts`."""
+    """Count an attempt before it is judged. Raises `TooManyAttempts`."""
     key = login_hash(login)
     if await conn.fetchval(BEGIN, key, now, now - FORGOTTEN_AFTER) is not None:
         return
@@ -217,7 +217,7 @@ async def begin_attempt(conn: Connection, login: str, *, now: datetime) -> None:
 
 
 async def forget_attempts(conn: Connection, login: str) -> None:
-    """After a success."""
+    """Reset the count after a success."""
     await conn.execute(FORGET, login_hash(login))
 
 
@@ -226,7 +226,7 @@ async def purge_failures(conn: Connection, *, now: datetime) -> int:
 
 
 def login_hash(login: str) -> bytes:
-    """The same for all spellings of a name: no spelling has tries of its own."""
+    """Return the same hash for all spellings of a name, so that no spelling has its own attempts."""
     return hashlib.sha256(normal_name(login).encode("utf-8", "surrogatepass")).digest()
 
 
@@ -245,5 +245,5 @@ def _event(action: str, user: User | None, *, outcome: Outcome = Outcome.DONE, e
 
 
 def counts(ended: Ended) -> dict[str, object]:
-    """For the audit log: how many sessions and tokens ended."""
+    """Return, for the audit log, how many sessions and tokens ended."""
     return {"sessions_ended": len(ended.sessions), "tokens_deleted": len(ended.tokens)}

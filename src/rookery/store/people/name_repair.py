@@ -1,4 +1,4 @@
-"""Email addresses that older versions stored as they were typed are brought into their normal form, at each start."""
+"""Repair of email addresses that older versions stored as typed: they are brought into normal form at each start."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from rookery.domain.chat.errors import InvalidInput
 from rookery.store.db.pool import Connection
 from rookery.store.people import users
 
-# The older of two accounts that want the same form gets it.
+# The older of two accounts with the same normal form gets it.
 ADDRESSES = "SELECT id, email FROM users WHERE email IS NOT NULL ORDER BY created_at, id"
 # A version that runs beside this one may have changed the address meanwhile.
 REWRITE = "UPDATE users SET email = $2 WHERE id = $1 AND email = $3 RETURNING true"
 
 
 class NameRepair(msgspec.Struct, frozen=True):
-    """Ids of the accounts whose address was rewritten, and of those that kept theirs because they had to."""
+    """The ids of accounts whose address was rewritten, and of those that had to keep theirs."""
 
     rewritten: tuple[UUID, ...]
     left: tuple[UUID, ...]
@@ -28,8 +28,8 @@ class NameRepair(msgspec.Struct, frozen=True):
 async def repair_names(conn: Connection) -> NameRepair:
     """Rewrite the addresses that are not in normal form. Replicas that start together do it one after the other.
 
-    An address stays as it is when another account has the normal form, or when that form is no address. Its owner
-    logs in with the address as it is stored.
+    An address stays as it is if another account has the normal form, or if that form is not an address. Its owner logs
+    in with the stored address.
     """
     rewritten: list[UUID] = []
     left: list[UUID] = []

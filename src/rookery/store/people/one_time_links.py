@@ -1,4 +1,4 @@
-"""One-time links: how somebody without a password chooses one, within 24 hours. A user's new link ends the last."""
+"""One-time links: a user without a password chooses one within 24 hours. A user's new link voids the previous one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FIND = f"""
       JOIN users u ON u.id = l.user_id
      WHERE l.id = $1
 """
-# The row goes, and with it the link: of two who use it at once, one finds nothing.
+# The row is deleted, and with it the link: of two concurrent uses, one finds nothing.
 USE = "DELETE FROM one_time_links WHERE id = $1 AND secret_hash = $2 AND expires_at > $3 RETURNING user_id"
 PURGE = "DELETE FROM one_time_links WHERE expires_at <= $1"
 
@@ -40,14 +40,14 @@ class LinkKind(StrEnum):
 
 
 class NewLink(msgspec.Struct, frozen=True):
-    """`secret` belongs into the fragment of a URL, where no server and no log sees it."""
+    """A new link. `secret` belongs into the fragment of a URL, which no server and no log sees."""
 
     secret: str
     expires_at: datetime
 
 
 class Link(msgspec.Struct, frozen=True):
-    """A link that still works: whose password it may choose, and until when."""
+    """A valid link: its user, and when it expires."""
 
     user: User
     kind: LinkKind
@@ -64,7 +64,7 @@ async def create_link(
 
 
 async def find_link(conn: Connection, secret: str, *, now: datetime) -> Link:
-    """What this link is for. Nothing is used up by looking."""
+    """Return what this link is for, without using it up."""
     credential = _parsed(secret)
     record = await conn.fetchrow(FIND, credential.id)
     if record is None or not credential.matches(record[0]) or record[2] <= now:

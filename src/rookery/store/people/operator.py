@@ -1,7 +1,7 @@
-"""The operator: the user to whom the chats belong that are started by commands on the machine itself.
+"""The operator: the user who owns chats that are started by commands on the machine itself.
 
-An ordinary row, so that limits, costs and lists work as for everybody; nobody can log in with it, because it has no
-password.
+An ordinary row, so that limits, costs and lists work as for other users. It has no password, so a login with it is
+impossible.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from rookery.store.db.pool import Connection
 USERNAME = "operator"
 
 FIND = "SELECT id FROM users WHERE lower(username) = lower($1)"
-# Two commands may start at once in a fresh database: the one that comes late finds the row of the other.
+# Two commands may start concurrently in a new database: the later one finds the row of the other.
 INSERT = """
     INSERT INTO users (username)
     VALUES ($1)
@@ -22,7 +22,7 @@ INSERT = """
 
 
 async def ensure_operator(conn: Connection) -> UUID:
-    """The id of the operator, who is made at the first use."""
+    """Return the id of the operator, who is created at the first use."""
     found: UUID | None = await conn.fetchval(FIND, USERNAME)
     if found is None:
         await conn.execute(INSERT, USERNAME)

@@ -1,7 +1,7 @@
-"""Passwords: which ones are taken, and their argon2id hashes.
+"""Passwords: their rules, and their argon2id hashes.
 
-A hash takes about 45 ms of a core on purpose. Two threads compute them, so that logins never hold up the event loop,
-and no more than 32 wait: beyond that `PasswordsBusy`, or strangers could queue up the server's whole day.
+A hash takes about 45 ms of a core on purpose. Two threads compute them, so that logins never block the event loop, and
+at most 32 wait: beyond that `PasswordsBusy` is raised, or attackers could fill the queue.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ MIN_CHARS, MAX_CHARS = 10, 256
 THREADS = 2
 MAX_WAITING = 32
 
-# The settings of debug-and-operations.md, "Authentication".
+# The parameters of argon2id; changing them rehashes a password at its next login.
 MEMORY_KIB, PASSES, LANES = 19_456, 2, 1
 
 _COMMON_FILE = "common_passwords.txt"
 
 
 class Passwords:
-    """One per process. `close` when the process ends."""
+    """Hashes and verifies passwords; one per process. Call `close` when the process ends."""
 
     def __init__(self, *, memory_kib: int = MEMORY_KIB, threads: int = THREADS, max_waiting: int = MAX_WAITING) -> None:
         self._hasher = argon2.PasswordHasher(time_cost=PASSES, memory_cost=memory_kib, parallelism=LANES, type=Type.ID)
@@ -44,25 +44,25 @@ class Passwords:
         self._max_pending = threads + max_waiting
         self._pending = 0
         self._counting = threading.Lock()
-        # Verified when there is no account, so that the answer takes as long as for one that exists.
+        # Verified if there is no account, so that the answer takes as long as for an existing one.
         self._nobodys = self._hasher.hash("nobody has this password")
 
     @property
     def pending(self) -> int:
-        """How many are being computed or wait for it."""
+        """The number of computations running or waiting."""
         return self._pending
 
     async def hash(self, password: str) -> str:
-        """The hash to store, in PHC form. The password was checked before (`check`)."""
+        """Return the hash to store, in PHC form. The caller has checked the password (`check`)."""
         return await self._run(functools.partial(self._hasher.hash, _normal(password)))
 
     async def verify(self, password: str, stored: str | None) -> bool:
-        """Whether this is the password. Without a stored hash the answer is no, and takes as long."""
+        """Return whether this is the password. Without a stored hash it returns False, in the same time."""
         matches = await self._run(functools.partial(self._verify, _normal(password), stored or self._nobodys))
         return matches and stored is not None
 
     def needs_rehash(self, stored: str) -> bool:
-        """Whether the hash was made with other settings than those of today."""
+        """Return whether the hash was made with other parameters than the current ones."""
         return self._hasher.check_needs_rehash(stored)
 
     def close(self) -> None:
@@ -80,7 +80,7 @@ class Passwords:
         future = self._executor.submit(work)
         with self._counting:
             self._pending += 1
-        # Counted until the thread is done, not until the caller is: one who hangs up frees no thread.
+        # Counted until the thread is done, not until the caller is: a client that disconnects frees no thread.
         future.add_done_callback(self._done)
         return await asyncio.wrap_future(future)
 
@@ -103,13 +103,13 @@ def check(password: str, *, names: Collection[str] = (), field: str = "password"
 
 @functools.cache
 def common() -> frozenset[str]:
-    """Passwords everybody tries, as far as they are long enough to be allowed at all."""
+    """Return common passwords that are long enough to be allowed at all."""
     text = (resources.files("rookery.store.people") / _COMMON_FILE).read_text("utf-8")
     return frozenset(text.split())
 
 
 def _normal(password: str) -> str:
-    """The same characters however a keyboard composes them. Halves of surrogate pairs cannot be hashed."""
+    """Return the same characters however a keyboard composes them. Lone surrogates cannot be hashed."""
     if any("\ud800" <= character <= "\udfff" for character in password):
         raise InvalidInput("password", "The password holds half a character. Type it again.")
     return unicodedata.normalize("NFKC", password)

@@ -1,6 +1,6 @@
-"""What users set for themselves: their prompt, their models, when their chats are compacted, how things look.
+"""User preferences: prompt, models, compaction thresholds, approval rules, and display.
 
-One row per preference; what is not stored has its default. Worker and API read the same rows.
+One row per preference; a missing one has its default. Worker and API read the same rows.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ MAX_THRESHOLDS = 1000
 LOCK_USER = "SELECT id FROM users WHERE id = $1 FOR NO KEY UPDATE"
 
 Percent = Annotated[int, Meta(ge=0, le=100)]
-# Which chats a personal model is for. Those of subagents follow with them.
+# The chats that a personal model is for. Those of subagents follow.
 Kind = Literal["root"]
 
 
 class PersonalOverride(Struct, frozen=True):
-    """`chat_default` is what everybody gets; `model` names one."""
+    """`chat_default` is the deployment's default; `model` names one."""
 
     mode: Literal["chat_default", "model"]
     model_config_id: UUID | None = None
@@ -52,7 +52,8 @@ class Preferences(Struct, frozen=True, kw_only=True):
 
 class PreferencesPatch(Struct, frozen=True, kw_only=True):
     """UNSET leaves, None clears. Overrides and thresholds are changed one by one, `display` by merge patch; rules are
-    replaced."""
+    replaced.
+    """
 
     custom_prompt: str | UnsetType | None = UNSET
     context_auto_refresh: bool | UnsetType | None = UNSET
@@ -63,7 +64,7 @@ class PreferencesPatch(Struct, frozen=True, kw_only=True):
 
 
 async def read(conn: Connection, user_id: UUID) -> Preferences:
-    """All of them. One that cannot be read has its default."""
+    """Return all preferences. One that cannot be read has its default."""
     stored = await settings.list_user_settings(conn, user_id)
     values: dict[str, Any] = {}
     for field in msgspec.structs.fields(Preferences):
@@ -82,9 +83,9 @@ async def are_overrides_allowed(conn: Connection) -> bool:
 
 
 async def update(conn: Connection, user_id: UUID, *, patch: PreferencesPatch) -> bool:
-    """All of the patch or nothing. False when it changes nothing.
+    """Apply all of the patch or nothing. Returns False if it changes nothing.
 
-    Under the lock of models: one that is named stays usable until this is committed.
+    Runs under the lock of models: a model that is named stays usable until the commit.
     """
     async with config_lock.held(conn):
         await conn.execute(LOCK_USER, user_id)
@@ -161,7 +162,7 @@ def _display(before: Mapping[str, object], change: Mapping[str, object] | None) 
 
 
 def _merged(before: object, change: object) -> object:
-    """RFC 7396: objects are merged, null removes, all else replaces."""
+    """Merge by RFC 7396: objects are merged, null removes, everything else replaces."""
     if not isinstance(change, Mapping):
         return _storable(change)
     kept: dict[str, object] = dict(before) if isinstance(before, Mapping) else {}

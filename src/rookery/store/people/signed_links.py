@@ -1,9 +1,9 @@
-"""Signed links: addresses that a browser loads by itself, such as pictures and downloads.
+"""Signed links: addresses that a browser loads without the page's headers, such as pictures and downloads.
 
-A browser sends no headers of the page with them, so that the session key is missing. The signature stands in for it: it
-binds one address to one session until it expires. The cookie of that session is needed as well, and the rights of the
-user are checked when the link is used. The key for signing is derived from the stored hash of the session key. Every
-replica therefore has it, it needs no key ring, and it is gone as soon as the session is.
+Such requests lack the session key. The signature replaces it: it binds one address to one session until it expires. The
+cookie of that session is needed as well, and the rights of the user are checked when the link is used. The signing key
+is derived from the stored hash of the session key, so every replica has it, it needs no key ring, and it is gone as
+soon as the session is.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Self
 
 import msgspec
 
-# Links that are made within one window are the same, so that a browser finds what it has loaded before a refresh.
+# Links created within one window are the same, so that a browser can use its cache after a refresh.
 WINDOW_SECONDS = 300
 
 _LABEL = b"rookery/session-link"
@@ -24,7 +24,7 @@ _SIGNATURE = re.compile(r"rk_d_([0-9]{1,12})_([0-9a-f]{64})", re.ASCII)
 
 
 class SignedTarget(msgspec.Struct, frozen=True):
-    """An address that was asked for, path and query, with the signature that came with it."""
+    """A requested address, path and query, with its signature."""
 
     target: str
     signature: str
@@ -64,5 +64,5 @@ class LinkKey:
 
 
 def expiry(now: datetime) -> datetime:
-    """Until when a link is good that is made now: at least one window, and at most two."""
+    """Return the expiry of a link that is created now: at least one window, and at most two."""
     return datetime.fromtimestamp((int(now.timestamp()) // WINDOW_SECONDS + 2) * WINDOW_SECONDS, UTC)

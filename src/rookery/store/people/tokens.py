@@ -23,7 +23,7 @@ DEFAULT_DAYS, MAX_DAYS = 90, 365
 MAX_TOKENS = 50
 MAX_NAME_CHARS = 64
 USED_EVERY = timedelta(minutes=10)
-# How long an expired token stays listed, so that its owner sees what a program stopped working with.
+# How long an expired token stays listed, so that its owner can see why a program stopped working.
 DEAD_FOR = timedelta(days=7)
 
 # The fields of `Token`, in its order.
@@ -54,7 +54,7 @@ PURGE = "DELETE FROM api_tokens WHERE expires_at <= $1"
 
 
 class Token(msgspec.Struct, frozen=True):
-    """What is known about a token, but for its secret."""
+    """A token without its secret."""
 
     id: UUID
     user_id: UUID
@@ -66,7 +66,7 @@ class Token(msgspec.Struct, frozen=True):
 
 
 class NewToken(msgspec.Struct, frozen=True):
-    """`secret` is the token as programs send it, known only here and to who asked for it."""
+    """A new token. `secret` is its text form, known only here and to the requester."""
 
     token: Token
     secret: str
@@ -94,7 +94,7 @@ async def create_token(
     _check(name, scopes, days=days, max_days=max_days)
     credential = credentials.new(Kind.TOKEN)
     async with conn.transaction():
-        # Two creations of one user take turns, so that the number never passes the limit.
+        # Concurrent creations of one user are serialized, so that the number never exceeds the limit.
         await users.lock_user(conn, user_id)
         if await conn.fetchval(COUNT, user_id) >= MAX_TOKENS:
             raise QuotaExceeded(f"You have {MAX_TOKENS} API tokens, which is all there may be. Delete one first.")
@@ -116,7 +116,7 @@ async def create_token(
 
 
 async def authenticate(conn: Connection, text: str, *, now: datetime) -> AuthenticatedToken:
-    """Who this token belongs to. What cannot be a token is refused without a query."""
+    """Return the user and the token. A text that cannot be a token is refused without a query."""
     credential = credentials.parse(Kind.TOKEN, text)
     if credential is None:
         raise Unauthenticated("This is not an API token of Rookery.")
@@ -139,7 +139,7 @@ async def find_owner(conn: Connection, token_id: UUID) -> UUID | None:
 
 
 async def list_tokens(conn: Connection, user_id: UUID) -> list[Token]:
-    """The newest first; those that have expired too, for a week."""
+    """List tokens, newest first, including those that expired within the last week."""
     return [_token(record) for record in await conn.fetch(LIST, user_id)]
 
 
@@ -151,12 +151,12 @@ async def delete_token(conn: Connection, token_id: UUID) -> Token:
 
 
 async def delete_tokens(conn: Connection, user_id: UUID, *, but: UUID | None = None) -> list[UUID]:
-    """Delete all tokens of a user, but perhaps one. Returns those that are gone, for the hints."""
+    """Delete all tokens of a user, except for one if given. Returns the deleted ones, for the hints."""
     return [record["id"] for record in await conn.fetch(END_ALL, user_id, but)]
 
 
 async def purge_tokens(conn: Connection, *, now: datetime) -> int:
-    """Remove what has been expired for a week. Returns how many."""
+    """Delete tokens that expired more than a week ago. Returns how many."""
     return int((await conn.execute(PURGE, now - DEAD_FOR)).split()[-1])
 
 

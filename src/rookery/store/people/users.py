@@ -1,7 +1,7 @@
-"""Accounts: making, finding, changing and removing them. Passwords are here as their hashes only.
+"""User accounts: create, find, change and delete. Passwords are stored as hashes only.
 
-Changes of role and status are serialised by one advisory lock, under which the last active administrator stays one,
-also when two of them demote each other at once.
+Changes of role and status are serialized by one advisory lock, which protects the last active administrator, even if
+two of them demote each other concurrently.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _CONTROLS = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 COLUMNS = "u.id, u.username, u.name, u.email, u.role, u.status, u.spend_limit_micros, u.created_at, u.last_seen_at"
 LOCK = "SELECT pg_advisory_xact_lock($1)"
 FIND = f"SELECT {COLUMNS} FROM users u WHERE u.id = $1"
-# Candidates only, by the index: lower() takes some names for equal that are not. $1 is the login as it was typed, for
-# an address of an older version that could not be brought into its normal form; $2 is the normal form.
+# Candidates only, by the index: lower() takes some names for equal that are not. $1 is the login as typed, for an
+# address of an older version that could not be brought into its normal form; $2 is the normal form.
 FIND_BY_EMAIL, FIND_BY_USERNAME = (
     f"""
     SELECT {COLUMNS}, u.password_hash, u.{column}
@@ -52,7 +52,7 @@ FIND_BY_EMAIL, FIND_BY_USERNAME = (
 )
 FIND_HASH = "SELECT password_hash FROM users WHERE id = $1"
 LOCK_USER = "SELECT id FROM users WHERE id = $1 FOR NO KEY UPDATE"
-# Not any user: commands on the machine make the operator, who cannot log in.
+# Not any user: commands on the machine create the operator, who cannot log in.
 HAS_ADMIN = "SELECT EXISTS (SELECT FROM users WHERE role = 'admin')"
 INSERT = f"""
     INSERT INTO users AS u (username, name, email, role, password_hash)
@@ -118,12 +118,12 @@ class User(msgspec.Struct, frozen=True):
 
     @property
     def actor(self) -> UserActor:
-        """The user by a session: with every scope."""
+        """The user authenticated by a session: with every scope."""
         return UserActor(self.id, self.role)
 
 
 class PublicUser(msgspec.Struct, frozen=True):
-    """As much of a user as everybody may see."""
+    """The fields of a user that all users may see."""
 
     id: UUID
     username: str
@@ -131,7 +131,7 @@ class PublicUser(msgspec.Struct, frozen=True):
 
 
 class UserDraft(msgspec.Struct, frozen=True, kw_only=True):
-    """An account to make. Without a username it is made of the email address."""
+    """An account to create. Without a username, one is derived from the email address."""
 
     email: str
     username: str | None = None
@@ -140,7 +140,7 @@ class UserDraft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UserPatch(msgspec.Struct, frozen=True, kw_only=True):
-    """What to change; UNSET is "leave"."""
+    """Changes to an account; UNSET means "leave"."""
 
     name: str | UnsetType = UNSET
     email: str | UnsetType = UNSET
@@ -151,7 +151,7 @@ class UserPatch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_administrative(self) -> bool:
-        """Whether it changes what nobody may change about themselves."""
+        """Whether it changes fields that users may not change about themselves."""
         return any(value is not UNSET for value in (self.role, self.status, self.spend_limit_micros))
 
 
@@ -161,7 +161,7 @@ class UserChange(msgspec.Struct, frozen=True):
 
     @property
     def changes_access(self) -> bool:
-        """Whether role or status moved, which ends the user's sessions."""
+        """Whether role or status changed, which ends the user's sessions."""
         return (self.before.role, self.before.status) != (self.after.role, self.after.status)
 
 
@@ -198,7 +198,7 @@ async def get_user(conn: Connection, user_id: UUID) -> User:
 
 
 async def find_by_login(conn: Connection, login: str) -> tuple[User, str | None] | None:
-    """The account with this email address or username, and the hash of its password."""
+    """Return the account with this email address or username, and the hash of its password."""
     if _CONTROLS.search(login):
         return None
     wanted = normal_name(login)
@@ -216,7 +216,7 @@ async def find_password_hash(conn: Connection, user_id: UUID) -> str | None:
 
 
 async def lock_user(conn: Connection, user_id: UUID) -> None:
-    """Let new credentials of a user and the end of the old ones take turns, until the transaction ends."""
+    """Serialize creating and ending a user's credentials, until the transaction ends."""
     await conn.execute(LOCK_USER, user_id)
 
 
@@ -231,7 +231,7 @@ async def set_password_hash(conn: Connection, user_id: UUID, *, password_hash: s
 
 
 async def update_user(conn: Connection, user_id: UUID, *, patch: UserPatch) -> UserChange:
-    """Change an account, all or nothing. Ending sessions and telling others is the caller's part."""
+    """Change an account, all or nothing. The caller ends sessions and publishes hints."""
     async with nested_transaction.atomic(conn):
         await conn.execute(LOCK, LOCK_KEY)
         before = await get_user(conn, user_id)
@@ -247,7 +247,7 @@ async def update_user(conn: Connection, user_id: UUID, *, patch: UserPatch) -> U
 
 
 async def delete_user(conn: Connection, user_id: UUID) -> User:
-    """Remove a disabled account. What is left of it goes too; the caller has removed its chats by then."""
+    """Delete a disabled account and what is left of it. The caller has deleted its chats before."""
     async with nested_transaction.atomic(conn):
         await conn.execute(LOCK, LOCK_KEY)
         user = await get_user(conn, user_id)
@@ -268,7 +268,7 @@ async def list_users(
     limit: int = 50,
     cursor: str | None = None,
 ) -> UserPage:
-    """Accounts by username. `q` is a part of username, name or email, without case."""
+    """List accounts by username. `q` is a part of username, name or email, ignoring case."""
     page_cursors.check_limit(limit, MAX_LIMIT)
     after, after_id = page_cursors.decode(cursor, tuple[str, UUID]) if cursor is not None else ("", UUID(int=0))
     records = await conn.fetch(LIST, after, after_id, _searchable(q), role, status, limit + 1)
@@ -278,7 +278,7 @@ async def list_users(
 
 
 async def search_directory(conn: Connection, q: str) -> list[PublicUser]:
-    """Active users whose name or username has this in it, for sharing with them."""
+    """Return active users whose name or username contains this text, for sharing."""
     if len(q.strip()) < MIN_DIRECTORY_CHARS:
         raise InvalidInput("q", f"Type at least {MIN_DIRECTORY_CHARS} characters of a name.")
     records = await conn.fetch(DIRECTORY, _searchable(q.strip()), DIRECTORY_LIMIT)
@@ -286,12 +286,12 @@ async def search_directory(conn: Connection, q: str) -> list[PublicUser]:
 
 
 async def find_names(conn: Connection, user_ids: list[UUID]) -> dict[UUID, PublicUser]:
-    """How these users are called, as far as they exist."""
+    """Return the names of these users, as far as they exist."""
     return {record["id"]: PublicUser(*record) for record in await conn.fetch(NAMES, user_ids)}
 
 
 def from_record(record: Iterable[Any]) -> User:
-    """A record of `COLUMNS`. Unknown roles and statuses of a newer version have the least rights here."""
+    """Return the user of a record of `COLUMNS`. Unknown roles and statuses of a newer version have the least rights."""
     user_id, username, name, email, role, status, limit, created_at, last_seen_at = record
     known_role = Role(role) if role in set(Role) else Role.MEMBER
     known_status = Status.ACTIVE if status == Status.ACTIVE else Status.DISABLED
@@ -331,7 +331,7 @@ async def _write(conn: Connection, statement: str, *values: object) -> User:
 
 
 def _check(before: User, wanted: User) -> None:
-    """Only what changes: an account of an older version keeps what was allowed then."""
+    """Check only changed fields: an account of an older version keeps what was allowed then."""
     if wanted.username != before.username:
         check_username(wanted.username)
     if wanted.name != before.name:
@@ -344,7 +344,7 @@ def _check(before: User, wanted: User) -> None:
 
 
 def check_email(email: str) -> None:
-    """By its normal form, in which it is stored: that may be longer, and have an @ or a space more."""
+    """Check the normal form, which is stored: it may be longer, and contain a further @ or space."""
     is_address = len(email) <= MAX_EMAIL_CHARS and not _CONTROLS.search(email)
     normal = normal_name(email) if is_address else ""
     if len(normal) > MAX_EMAIL_CHARS or not EMAIL.fullmatch(normal):
@@ -364,7 +364,7 @@ def check_name(name: str) -> None:
 
 
 def _username_candidates(email: str) -> list[str]:
-    """The local part of the address as a username, then numbered ones, then one that nobody has."""
+    """Yield the local part of the address as a username, then numbered ones, then a random one."""
     local = re.sub(r"[^a-z0-9]+", "-", normal_name(email).partition("@")[0]).strip("-") or "user"
     local = local[: MAX_USERNAME_CHARS - 9].strip("-")
     return [local, *(f"{local}-{number}" for number in range(2, 10)), f"{local}-{secrets.token_hex(4)}"]

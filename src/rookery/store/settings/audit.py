@@ -13,12 +13,12 @@ SETTING = "audit"
 
 
 class AuditSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """0 keeps them for ever."""
+    """0 keeps them forever."""
 
     retention_days: Annotated[int, msgspec.Meta(ge=0, le=3650)] = 365
 
 
 async def read_audit_settings(conn: Connection) -> AuditSettings:
-    """Raises `msgspec.ValidationError` when what is stored cannot be read."""
+    """Return the settings. Raises `msgspec.ValidationError` if the stored value cannot be read."""
     stored = await settings.find_setting(conn, SETTING)
     return AuditSettings() if stored is None else msgspec.convert(stored, AuditSettings)

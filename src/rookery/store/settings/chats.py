@@ -1,4 +1,4 @@
-"""The group `chats` of the runtime settings: how long chats are kept, and how many may be at work."""
+"""The group `chats` of the runtime settings: retention periods, and limits of working chats."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from rookery.store.machine.capacity import Limits
 from rookery.store.settings import settings
 
 SETTING = "chats"
-# Of a pool. Chosen: more than any deployment runs, and far below what the database counts with.
+# Of a pool. Chosen: more than any deployment runs, and far below the limits of the database's integers.
 MAX_RUNNING = 1_000_000
 _defaults = Limits()
 
 
 class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """0 is never for the days, and no limit for the pools. `retention_days` begin when a chat is archived."""
+    """0 means never for the days, and no limit for the pools. `retention_days` begin when a chat is archived."""
 
     retention_days: Annotated[int, msgspec.Meta(ge=0, le=3650)] = 30
     auto_archive_days: Annotated[int, msgspec.Meta(ge=0, le=3650)] = 0
@@ -33,7 +33,7 @@ class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse(stored: object | None) -> ChatSettings:
-    """From what `settings.find_setting` gives; raises `msgspec.ValidationError` when it cannot be read."""
+    """Parse the value of `settings.find_setting`. Raises `msgspec.ValidationError` if it cannot be read."""
     return ChatSettings() if stored is None else msgspec.convert(stored, ChatSettings)
 
 

@@ -1,6 +1,6 @@
-"""The groups of runtime settings: their keys, defaults, ranges, and which keys everybody may see.
+"""The groups of runtime settings: their keys, defaults, ranges, and which keys are public.
 
-The one place that knows them. A group or a key is listed here once something reads it: an option that is ignored is
+This is the only list of them. A group or a key is listed here once something reads it: an option that is ignored is
 worse than none. Stored values that cannot be read count as not set, key by key.
 """
 
@@ -30,12 +30,14 @@ from rookery.store.settings.audit import AuditSettings
 from rookery.store.settings.chats import ChatSettings
 from rookery.store.settings.workspaces import WorkspaceSettings
 
-MAX_NUMBER = 2**53 - 1  # what every JSON reader keeps exactly
+MAX_NUMBER = 2**53 - 1  # every JSON reader keeps it exactly
 _EFFORTS = list(Effort)
 
 
 class PromptSettings(Struct, frozen=True, kw_only=True):
-    """What every new chat is told first. `include_default` puts the built-in prompt before the deployment's own."""
+    """The first instructions of every new chat. `include_default` puts the built-in prompt before the
+    deployment's own.
+    """
 
     system_prompt: str = ""
     include_default: bool = True
@@ -43,14 +45,14 @@ class PromptSettings(Struct, frozen=True, kw_only=True):
 
 
 class ModelOverride(Struct, frozen=True):
-    """A model for one purpose. Without an effort the chat's own counts."""
+    """A model for one purpose. Without an effort the chat's own applies."""
 
     model_config_id: UUID
     reasoning_effort: Effort | None = None
 
 
 class ModelSettings(Struct, frozen=True, kw_only=True):
-    """Which models write titles and summaries, and what users may decide for themselves."""
+    """The models that write titles and summaries, and what users may decide for themselves."""
 
     title_generation: ModelOverride | None = None
     compaction: ModelOverride | None = None
@@ -59,7 +61,7 @@ class ModelSettings(Struct, frozen=True, kw_only=True):
 
 
 class Group(Struct, frozen=True):
-    """`public`: keys that members see."""
+    """A group of settings. `public`: keys that members see."""
 
     name: str
     kind: type[Struct]
@@ -93,7 +95,7 @@ GROUPS: Mapping[str, Group] = {
 
 
 class GroupState(Struct, frozen=True):
-    """A group as it is in effect. `values` are the keys that may be seen; `updated_at` is None for all defaults."""
+    """A group as it is in effect. `values` are the visible keys; `updated_at` is None for all defaults."""
 
     values: Mapping[str, object]
     pinned: tuple[str, ...]
@@ -101,7 +103,7 @@ class GroupState(Struct, frozen=True):
 
 
 def read(group: Group, stored: object) -> Struct:
-    """The group with defaults for what the row does not say, or says in a way that cannot be read."""
+    """Return the group with defaults for keys that are missing or cannot be read."""
     raw = stored if isinstance(stored, dict) else {}
     values: dict[str, Any] = {}
     for field in msgspec.structs.fields(group.kind):
@@ -114,7 +116,7 @@ def read(group: Group, stored: object) -> Struct:
 
 
 def changed(group: Group, current: Struct, change: Mapping[str, object]) -> Struct:
-    """The group with some keys replaced, checked; `InvalidInput` names the key."""
+    """Return the group with some keys replaced, checked. Raises `InvalidInput`, which names the key."""
     types = group.types()
     values: dict[str, Any] = {}
     for key, value in change.items():
@@ -123,7 +125,7 @@ def changed(group: Group, current: Struct, change: Mapping[str, object]) -> Stru
         try:
             values[key] = msgspec.convert(value, type=types[key], from_attributes=True)
         except msgspec.ValidationError as error:
-            # The message names types and places, never the value.
+            # The message names types and fields, never the value.
             raise InvalidInput(key, f"{error}.") from None
         if isinstance(values[key], int) and values[key] > MAX_NUMBER:
             raise InvalidInput(key, f"The number must be at most {MAX_NUMBER}.")
@@ -135,7 +137,7 @@ def changed(group: Group, current: Struct, change: Mapping[str, object]) -> Stru
 
 
 async def check_models(conn: Connection, change: Mapping[str, object]) -> None:
-    """The models that a change names can be used, with the effort it names. Call it under the lock of models."""
+    """Check that the models of a change can be used, with the given effort. Call it under the lock of models."""
     for key, override in change.items():
         if isinstance(override, ModelOverride):
             await check_model(conn, override.model_config_id, override.reasoning_effort, field=key)
@@ -153,7 +155,7 @@ async def check_model(conn: Connection, model_config_id: UUID, effort: Effort | 
 
 
 async def find_enabled(conn: Connection, model_config_id: UUID) -> ModelConfig | None:
-    """A config that people can choose: enabled, of a provider that is enabled."""
+    """Return a config that users can choose: enabled, of an enabled provider."""
     config = await model_configs.find_model_config(conn, model_config_id)
     if config is None or config.deleted or not config.enabled:
         return None

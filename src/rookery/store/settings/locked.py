@@ -1,8 +1,8 @@
-"""Runtime settings that the environment decides: `ROOKERY_PIN_<GROUP>_<KEY>`, as text or JSON.
+"""Runtime settings locked by the operator in the environment: `ROOKERY_PIN_<GROUP>_<KEY>`, as text or JSON.
 
-At start a pinned value is written into its group, so that it counts wherever the group is read, and the keys are
-listed in a row of their own, so that every replica refuses to change them. What a key was before comes back at the
-first start without its pin.
+At start a locked value is written into its group, so that it applies wherever the group is read, and the keys are
+listed in a separate row, so that every replica refuses to change them. The former value of a key is restored at the
+first start without its lock.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROW = "pinned"
 
 
 class PinError(Exception):
-    """What is wrong with pins, all of it: (variable, sentence)."""
+    """Raised for invalid variables, with all problems: (variable, sentence)."""
 
     def __init__(self, problems: list[tuple[str, str]]) -> None:
         self.problems = problems
@@ -34,7 +34,7 @@ class PinError(Exception):
 
 
 def read_environ(environ: Mapping[str, str]) -> dict[str, dict[str, object]]:
-    """The pins, by group and key. Raises `PinError` for names that do not exist and values that break rules."""
+    """Return the locked values, by group and key. Raises `PinError` for unknown names and invalid values."""
     known = {f"{PREFIX}{name}_{key}".upper(): (group, key) for name, group in GROUPS.items() for key in group.keys}
     found: dict[str, dict[str, object]] = {}
     problems: list[tuple[str, str]] = []
@@ -56,7 +56,8 @@ def read_environ(environ: Mapping[str, str]) -> dict[str, dict[str, object]]:
 
 
 async def apply(conn: Connection, environ: Mapping[str, str], *, now: datetime) -> bool:
-    """Put the pins of the environment into effect. False when they were already; the caller then tells nobody.
+    """Put the locked values of the environment into effect. Returns False if nothing changed; then nothing is
+    published.
 
     The caller publishes a `ConfigHint(kind="settings")` after the commit.
     """
@@ -83,7 +84,7 @@ async def apply(conn: Connection, environ: Mapping[str, str], *, now: datetime) 
 def _pinned(
     stored: object, wanted: Mapping[str, object], before: Mapping[str, list[object]]
 ) -> tuple[dict[str, object], dict[str, list[object]]]:
-    """A group with its pins in effect and those that ended taken back; and what the pinned keys were."""
+    """Return a group with its locked values in effect and ended ones restored; and the former values of locked keys."""
     group: dict[str, object] = dict(stored) if isinstance(stored, dict) else {}
     for key in before.keys() - wanted.keys():
         group.pop(key, None)
@@ -94,7 +95,7 @@ def _pinned(
 
 
 async def read(conn: Connection) -> dict[str, dict[str, list[object]]]:
-    """What is pinned now, by group and key, each with what it was before: nothing, or one value."""
+    """Return what is locked now, by group and key, each with its former value: none, or one."""
     return decode(await settings.find_setting(conn, ROW))
 
 

@@ -1,4 +1,4 @@
-"""The group `workspaces` of the runtime settings: how many there may be, and when they are stopped and deleted."""
+"""The group `workspaces` of the runtime settings: limits of workspaces, and when they are stopped and deleted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SETTING = "workspaces"
 
 
 class WorkspaceSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """0 is no limit for the numbers, and never for the times. `max_idle_minutes` caps what templates say."""
+    """0 means no limit for the numbers, and never for the times. `max_idle_minutes` caps the value of templates."""
 
     max_per_user: Annotated[int, msgspec.Meta(ge=0)] = 20
     max_running_per_user: Annotated[int, msgspec.Meta(ge=0)] = 5
@@ -27,7 +27,7 @@ class WorkspaceSettings(msgspec.Struct, frozen=True, kw_only=True):
         return timedelta(minutes=self.max_idle_minutes)
 
     def capped_idle(self, wanted: timedelta) -> timedelta:
-        """How long a workspace may be idle when it asks for so long; never stopping is longer than any time."""
+        """Return the idle time of a workspace, capped; never stopping counts as longer than any time."""
         if not self.max_idle:
             return wanted
         return min(wanted, self.max_idle) if wanted else self.max_idle

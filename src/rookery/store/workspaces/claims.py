@@ -1,7 +1,7 @@
-"""The executor's side of operations: claiming, leases, the log, and every change that an operation makes.
+"""The executor's side of operations: claims, leases, the log, and every change that an operation makes.
 
-Each write names the replica and holds only while the operation is still its own: a replica that was paused for longer
-than its lease, or whose start was canceled, changes nothing any more and learns so by `ClaimLost`.
+Each write names the replica and applies only while the operation is still its own: a replica that was paused for longer
+than its lease, or whose start was canceled, changes nothing any more and gets `ClaimLost`.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from rookery.store.workspaces import operations, workspaces
 from rookery.store.workspaces.operations import MAX_LOG_BYTES, Operation
 from rookery.store.workspaces.workspaces import AgentState, Status, Workspace
 
-# Makes a fresh token for a workspace, sealed.
+# Creates a sealed token for a workspace.
 Sealing: TypeAlias = Callable[[UUID], str]
 
 LEASE_SECONDS = 30.0
 RENEW_SECONDS = 10.0
 
-# A claim holds until its lease ends, or its replica is gone, which peers notice much earlier.
+# A claim is valid until its lease ends, or its replica is gone, which peers notice much earlier.
 _IS_HELD = """(x.lease_until > clock_timestamp() AND EXISTS (SELECT FROM replicas r WHERE r.id = x.claimed_by))"""
-# Nothing is claimed for a workspace while somebody still has its canceled start in hand. SKIP LOCKED keeps replicas
-# from queueing behind each other; the open ones are few, and have an index of their own.
+# Nothing is claimed for a workspace while a replica still works on its canceled start. SKIP LOCKED keeps replicas from
+# queueing behind each other; the open operations are few, and have their own index.
 CLAIM = f"""
     UPDATE workspace_operations o
        SET state = 'running', claimed_by = $1, lease_until = clock_timestamp() + interval '{LEASE_SECONDS} seconds',
@@ -116,12 +116,12 @@ SET_DELETED = """
            error = NULL, error_code = NULL, parameters = '{}', secrets_enc = NULL, updated_at = clock_timestamp()
      WHERE id = $1
 """
-# Only the end of the log is kept; what was before it is counted, so that readers know where they are.
+# Only the end of the log is kept; the bytes before it are counted, so that readers know their position.
 READ_LOG = "SELECT log, log_dropped FROM workspace_operations WHERE id = $1 FOR NO KEY UPDATE"
 WRITE_LOG = "UPDATE workspace_operations SET log = $2, log_dropped = $3 WHERE id = $1"
-# What the agent tells. Only of the generation it belongs to, and only while the workspace counts as running.
-# Who was not seen says nothing about its disk: what it said last stays.
-# A workspace that was cut off stays so until its next start, whatever its agent answers.
+# The agent's report. It applies only to its own boot, and only while the workspace counts as running. A missing report
+# says nothing about the disk: the last value stays. A workspace that was cut off stays so until its next start,
+# whatever its agent answers.
 OBSERVE = """
     UPDATE workspaces w
        SET agent_state = $3, startup_exit_code = coalesce($4, w.startup_exit_code),
@@ -161,11 +161,11 @@ HAS_OPEN = """
 
 
 class ClaimLost(Exception):
-    """The operation is somebody else's now, or was canceled. Let go of everything, quietly."""
+    """Raised if the operation was taken over or canceled. The caller releases everything, quietly."""
 
 
 class Down(msgspec.Struct, frozen=True):
-    """How a workspace ended up down."""
+    """The outcome of an operation that leaves a workspace down."""
 
     status: Status
     error: str | None = None
@@ -173,7 +173,7 @@ class Down(msgspec.Struct, frozen=True):
 
 
 class Up(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known once the agent answers."""
+    """The facts known once the agent answers."""
 
     endpoint: str
     agent_state: str = AgentState.STARTING
@@ -195,13 +195,13 @@ async def claim(
     without: Collection[UUID] = (),
     limit: int = 8,
 ) -> list[Operation]:
-    """Take what is waiting for a replica of this node, at most `limit`; `without` are those in hand already."""
+    """Claim waiting operations for a replica of this node, at most `limit`; `without` are those it already has."""
     records = await conn.fetch(CLAIM, replica_id, node, list(without), limit)
     return [operations.from_record(record) for record in records]
 
 
 async def renew(conn: Connection, replica_id: UUID, operation_ids: Collection[UUID]) -> frozenset[UUID]:
-    """Prolong leases. Returns those that are still to be worked on: not canceled, not taken by another."""
+    """Renew leases. Returns those still to be worked on: not canceled, not taken by another."""
     records = await conn.fetch(RENEW, list(operation_ids), replica_id)
     return frozenset(record["id"] for record in records if record["state"] == "running")
 
@@ -209,9 +209,9 @@ async def renew(conn: Connection, replica_id: UUID, operation_ids: Collection[UU
 async def begin(
     conn: Connection, operation: Operation, *, replica_id: UUID, seal: Sealing
 ) -> tuple[Workspace, Operation]:
-    """A start: give the workspace a generation and a token of its own, before any driver acts.
+    """Begin a start: give the workspace a boot number and a token, before any driver acts.
 
-    Whoever takes the operation over goes on with the generation it has: its agent may be up already.
+    A replica that takes the operation over continues with the same boot: its agent may be up already.
     """
     async with atomic(conn):
         workspace = await workspaces.lock_workspace(conn, operation.workspace_id)
@@ -227,7 +227,7 @@ async def begin(
 
 
 async def finish_up(conn: Connection, operation: Operation, up: Up, *, replica_id: UUID, now: datetime) -> Workspace:
-    """The agent answered: the workspace runs, and the operation has succeeded."""
+    """Finish a start: the agent answered, the workspace runs, and the operation has succeeded."""
     async with atomic(conn):
         workspace = await workspaces.lock_workspace(conn, operation.workspace_id)
         await _own(conn, operation.id, replica_id)
@@ -253,7 +253,7 @@ async def finish_up(conn: Connection, operation: Operation, up: Up, *, replica_i
 async def finish_down(
     conn: Connection, operation: Operation, down: Down, *, replica_id: UUID, now: datetime
 ) -> Workspace:
-    """The operation is over and the workspace is down: as wished, or because something failed."""
+    """Finish the operation with the workspace down: as requested, or because of a failure."""
     async with atomic(conn):
         workspace = await workspaces.lock_workspace(conn, operation.workspace_id)
         await _own(conn, operation.id, replica_id)
@@ -267,17 +267,21 @@ async def finish_down(
 
 
 async def let_go(conn: Connection, operation_id: UUID, *, replica_id: UUID) -> None:
-    """A canceled start is out of this replica's hands: what comes next may be claimed."""
+    """Release a canceled start: the next operation may be claimed."""
     await conn.execute(LET_GO, operation_id, replica_id)
 
 
 async def give_back(conn: Connection, operation_id: UUID, *, replica_id: UUID) -> None:
-    """This replica ends: another one goes on at once, without waiting for the lease."""
+    """Release the operation because this replica ends: another one continues immediately, without waiting for the
+    lease.
+    """
     await conn.execute(GIVE_BACK, operation_id, replica_id)
 
 
 async def append_log(conn: Connection, operation_id: UUID, text: str) -> None:
-    """Add to the log and keep its last 256 KiB. Allowed when the operation is over: scripts go on after a start."""
+    """Append to the log and keep its last 256 KiB. Allowed after the operation is over: scripts continue after
+    a start.
+    """
     async with atomic(conn):
         record = await conn.fetchrow(READ_LOG, operation_id)
         if record is None:
@@ -299,17 +303,19 @@ async def observe(
     seen_at: datetime | None = None,
     disk_warning: str | None = None,
 ) -> bool:
-    """What was seen of a running agent. True when something changed that its watchers have to be told."""
+    """Store the report of a running agent. Returns True if something changed that its watchers have to be
+    notified of.
+    """
     return bool(await conn.fetchval(OBSERVE, workspace_id, generation, agent_state, exit_code, seen_at, disk_warning))
 
 
 async def cut_off(conn: Connection, workspace_id: UUID, generation: int, *, error: str) -> bool:
-    """The agent of this start broke the protocol. True when that was not known yet."""
+    """Record that the agent of this start broke the protocol. Returns True if that was not known yet."""
     return (await conn.execute(CUT_OFF, workspace_id, generation, error)) == "UPDATE 1"
 
 
 async def lose(conn: Connection, workspace: Workspace, down: Down, *, now: datetime) -> Workspace | None:
-    """The reconciler found the process gone. None when the row tells another story by now."""
+    """Record that the reconciler found the process gone. Returns None if the row has changed meanwhile."""
     async with atomic(conn):
         current = await workspaces.lock_workspace(conn, workspace.id)
         is_same = (current.status, current.generation) == (Status.RUNNING, workspace.generation)
@@ -321,7 +327,7 @@ async def lose(conn: Connection, workspace: Workspace, down: Down, *, now: datet
 
 @asynccontextmanager
 async def node_turn(conn: Connection, node: str) -> AsyncIterator[bool]:
-    """Whether it is this replica's turn to look after its node, until the block ends."""
+    """Yield whether this replica may look after its node, until the block ends."""
     is_mine = bool(await conn.fetchval(TRY_TURN, node))
     try:
         yield is_mine
@@ -331,7 +337,7 @@ async def node_turn(conn: Connection, node: str) -> AsyncIterator[bool]:
 
 
 async def find_node_start(conn: Connection, node: str) -> datetime | None:
-    """Since when a replica of this node has lived without a break, as far as those know that live now."""
+    """Return since when a replica of this node has lived without a break, as far as live replicas know."""
     started_at: datetime | None = await conn.fetchval(NODE_START, node)
     return started_at
 

@@ -1,7 +1,7 @@
-"""What workspaces tell chats: the snapshot of each workspace, and the copy that each chat keeps (its pin).
+"""Workspace context: the snapshot that each workspace reports, and the copy that each chat captures.
 
-A pin is replaced as a whole and never by an older snapshot. Writing it is metadata: it moves `meta_version` (by
-trigger) and nothing else.
+A captured copy is replaced as a whole and never by an older snapshot. Writing it is metadata: it moves only
+`meta_version` (by trigger).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rookery.domain.chat.messages import ChatId
 from rookery.store.db.nested_transaction import atomic
 from rookery.store.db.pool import Connection
 
-# A lower version or an older generation never overwrites what is there.
+# A lower version or an older boot never overwrites the stored snapshot.
 WRITE_SNAPSHOT = """
     INSERT INTO workspace_context AS c (workspace_id, generation, version, hash, error, resources, updated_at)
     VALUES ($1, $2, $3, $4, $5, $6, $7)
@@ -76,7 +76,7 @@ WRITE_GENERATION = """
        AND workspace_generation IS DISTINCT FROM $3
     RETURNING id
 """
-# Once, and only for pins of this workspace; the pin itself stays as it is.
+# Once, and only for copies of this workspace; the copy itself stays as it is.
 MARK_DIRTY = """
     UPDATE chats
        SET context_dirty_since = $3
@@ -105,7 +105,7 @@ BUMP_SERVERS = """
 
 
 class ContextResource(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that the agent found. `body` only of instruction files and skills that could be read.
+    """One resource that the agent found. `body` is only set for readable instruction files and skills.
 
     `entry` is that of an MCP server, which is `pending` until it runs.
     """
@@ -125,12 +125,12 @@ class ContextResource(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_server(self) -> bool:
-        """Whether it is an MCP server that an owner may agree to."""
+        """Whether it is an MCP server that an owner may consent to."""
         return self.kind == "mcp_server" and self.entry is not None
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """The newest that an agent reported. `resources` are the stored JSON, as `ContextResource`s."""
+    """The newest snapshot that an agent reported. `resources` are the stored JSON, as `ContextResource`s."""
 
     workspace_id: UUID
     generation: int
@@ -142,7 +142,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class Pin(msgspec.Struct, frozen=True):
-    """What a chat has pinned, and how that stands to its binding. `hash` is None without a pin."""
+    """The context that a chat has captured, and its relation to the binding. `hash` is None if there is none."""
 
     workspace_id: UUID | None
     workspace_generation: int | None
@@ -155,7 +155,7 @@ class Pin(msgspec.Struct, frozen=True):
 
 
 class Marked(msgspec.Struct, frozen=True):
-    """A chat whose pin was replaced, or is not the newest any more, as far as its watchers have to be told."""
+    """A chat whose captured context was replaced or is outdated, for notifying its watchers."""
 
     chat_id: UUID
     owner_id: UUID
@@ -166,7 +166,7 @@ _resources = msgspec.json.Decoder(tuple[ContextResource, ...])
 
 
 async def write_snapshot(conn: Connection, snapshot: Snapshot) -> bool:
-    """Keep what an agent reported; False when something newer is there."""
+    """Store an agent's snapshot. Returns False if there is a newer one."""
     written = await conn.fetchval(
         WRITE_SNAPSHOT,
         snapshot.workspace_id,
@@ -197,7 +197,7 @@ async def read_pin(conn: Connection, chat_id: ChatId) -> Pin:
 
 
 async def list_resources(conn: Connection, chat_id: ChatId) -> list[ContextResource]:
-    """What the chat has pinned, in the order of its prompt."""
+    """Return the captured resources of the chat, in the order of its prompt."""
     found = []
     for record in await conn.fetch(RESOURCES, chat_id):
         values = dict(record)
@@ -208,12 +208,12 @@ async def list_resources(conn: Connection, chat_id: ChatId) -> list[ContextResou
 
 
 async def pin(conn: Connection, chat_id: ChatId) -> Marked | None:
-    """Copy the newest snapshot of the chat's workspace; None when there is none, and then nothing is written.
+    """Capture the newest snapshot of the chat's workspace; None if there is none, and then nothing is written.
 
-    The caller tells the chat's watchers.
+    The caller notifies the chat's watchers.
 
-    An empty pin would block the one that comes when the workspace is ready. The chat's row is locked first and the
-    snapshot read in one statement, so a pin is never a mixture of two snapshots, nor of a binding that is gone.
+    An empty copy would block the one that comes when the workspace is ready. The chat's row is locked first and the
+    snapshot read in one statement, so a copy is never a mixture of two snapshots, nor of an old binding.
     """
     async with atomic(conn):
         record = await conn.fetchrow(LOCK_PIN, chat_id)
@@ -232,14 +232,14 @@ async def pin(conn: Connection, chat_id: ChatId) -> Marked | None:
 
 
 async def unpin(conn: Connection, chat_id: ChatId) -> None:
-    """Forget what is pinned; the next turn pins anew."""
+    """Drop the captured context; the next turn captures it again."""
     async with atomic(conn):
         await conn.execute(WRITE_PIN, chat_id, None, None, None, None)
         await conn.execute(CLEAR_RESOURCES, chat_id)
 
 
 async def bind(conn: Connection, chat_id: ChatId, workspace_id: UUID | None) -> None:
-    """Give the chat another workspace, or none, and clear its pin with it. The caller tells the chat's watchers."""
+    """Bind the chat to another workspace, or none, and drop its captured context. The caller notifies its watchers."""
     async with atomic(conn):
         if await conn.fetchval(BIND, chat_id, workspace_id) is None:
             raise ChatNotFound(chat_id)
@@ -247,24 +247,27 @@ async def bind(conn: Connection, chat_id: ChatId, workspace_id: UUID | None) -> 
 
 
 async def write_generation(conn: Connection, chat_id: ChatId, *, workspace_id: UUID, generation: int) -> bool:
-    """Which generation the chat uses from now on; False when it knows that already, or is bound elsewhere."""
+    """Record which boot the chat uses from now on. Returns False if it is known already, or the chat is bound
+    elsewhere.
+    """
     return await conn.fetchval(WRITE_GENERATION, chat_id, workspace_id, generation) is not None
 
 
 async def mark_dirty(conn: Connection, workspace_id: UUID, *, context_hash: str, now: datetime) -> list[Marked]:
-    """Chats whose pin is not the newest any more, each only the first time. The caller tells their watchers."""
+    """Mark chats whose captured context is outdated, each only the first time. The caller notifies their watchers."""
     return [Marked(*record) for record in await conn.fetch(MARK_DIRTY, workspace_id, context_hash, now)]
 
 
 async def list_unpinned(conn: Connection, workspace_id: UUID) -> list[ChatId]:
-    """Chats that are bound to the workspace and wait for their pin."""
+    """List chats that are bound to the workspace and wait for their context."""
     return [ChatId(record["id"]) for record in await conn.fetch(LIST_UNPINNED, workspace_id)]
 
 
 async def add_servers(conn: Connection, snapshot: Snapshot) -> list[Marked]:
-    """Tell the chats of a workspace that something about its MCP servers is new. The caller tells their watchers.
+    """Record a change of a workspace's MCP servers for its chats. The caller notifies their watchers.
 
-    A pin keeps its tools. What it gets are servers that run now and did not when it was made, or had another entry.
+    A captured context keeps its tools. It gets servers that run now and did not when it was captured, or had another
+    entry.
     """
     running = [each for each in snapshot.resources if each.is_server and each.status == "ok"]
     marked = []
@@ -282,7 +285,7 @@ async def add_servers(conn: Connection, snapshot: Snapshot) -> list[Marked]:
 
 
 async def bump_servers(conn: Connection, workspace_id: UUID) -> list[Marked]:
-    """Something about the servers of a workspace was answered. The caller tells the watchers of its chats."""
+    """Record an answer about the servers of a workspace. The caller notifies the watchers of its chats."""
     bumped = [await conn.fetchrow(BUMP_SERVERS, record["id"]) for record in await conn.fetch(LIST_BOUND, workspace_id)]
     return [Marked(*record) for record in bumped if record is not None]
 

@@ -1,4 +1,4 @@
-"""Workspaces that nobody uses: which are stopped, which are deleted, and what counts as use."""
+"""Unused workspaces: which are stopped, which are deleted, and what counts as use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rookery.store.workspaces.workspaces import Status, WorkspaceNotFound
 _BUSY = """EXISTS (SELECT FROM chats c
                     WHERE c.workspace_id = w.id
                       AND c.status IN ('running', 'interrupting', 'requires_action'))"""
-# A chat at work is use, whether or not it happens to run a tool; written at most once a minute.
+# A working chat is use, whether or not it runs a tool at the moment; written at most once a minute.
 TOUCH_BUSY = f"""
     UPDATE workspaces w
        SET last_used_at = $1
@@ -24,7 +24,7 @@ TOUCH_BUSY = f"""
        AND w.last_used_at < $1::timestamptz - interval '1 minute'
        AND {_BUSY}
 """
-# `$2` caps what templates say; 0 is no cap.
+# `$2` caps the value of templates; 0 means no cap.
 IDLE = f"""
     SELECT w.id
       FROM workspaces w
@@ -59,7 +59,7 @@ async def list_idle(conn: Connection, settings: WorkspaceSettings, *, now: datet
 async def stop_idle(
     conn: Connection, workspace_id: UUID, settings: WorkspaceSettings, *, now: datetime
 ) -> Requested | None:
-    """Stop one that is idle; looked at again under its lock, as somebody may have come back. None: not any more."""
+    """Stop an idle workspace; checked again under its lock, as it may be in use again. Returns None in that case."""
     async with atomic(conn):
         try:
             await workspaces.lock_workspace(conn, workspace_id)
@@ -71,7 +71,7 @@ async def stop_idle(
 
 
 async def list_forgotten(conn: Connection, *, stopped_before: datetime) -> list[UUID]:
-    """Those that were stopped before, and that no unarchived chat is bound to."""
+    """List workspaces that were stopped before this time, and that no unarchived chat is bound to."""
     return [record["id"] for record in await conn.fetch(FORGOTTEN, stopped_before)]
 
 

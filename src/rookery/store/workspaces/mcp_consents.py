@@ -1,7 +1,7 @@
-"""What owners have answered about the MCP servers that files of their workspaces name.
+"""Owners' consents to the MCP servers that files of their workspaces name.
 
-One answer for each name in a workspace, about one entry: an entry that has changed since is asked about again. Another
-workspace asks for itself, because the same command may run other files there.
+There is one answer for each name in a workspace, about one entry: a changed entry is asked about again. Another
+workspace asks separately, because the same command may run other files there.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Consent(msgspec.Struct, frozen=True):
 
 
 class NamedServer(msgspec.Struct, frozen=True, kw_only=True):
-    """An MCP server that a file of the workspace names now, and what was answered about it."""
+    """An MCP server that a file of the workspace names now, and the answer about it."""
 
     entry: Entry
     state: McpState
@@ -48,7 +48,7 @@ class NamedServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_consents(conn: Connection, workspace_id: UUID) -> dict[str, Consent]:
-    """By the name of the server."""
+    """Return the answers by the name of the server."""
     found = (
         Consent(record["name"], record["entry_hash"], McpDecision(record["decision"]), record["decided_at"])
         for record in await conn.fetch(LIST, workspace_id)
@@ -57,7 +57,7 @@ async def list_consents(conn: Connection, workspace_id: UUID) -> dict[str, Conse
 
 
 async def list_agreed(conn: Connection, workspace_id: UUID) -> frozenset[str]:
-    """The hashes of the entries that may run."""
+    """Return the hashes of the entries that may run."""
     return frozenset(record[0] for record in await conn.fetch(AGREED, workspace_id))
 
 
@@ -66,12 +66,12 @@ async def write(conn: Connection, workspace_id: UUID, entry: Entry, decision: Mc
 
 
 async def withdraw(conn: Connection, workspace_id: UUID, entry: Entry) -> bool:
-    """Whether there was an answer about this entry."""
+    """Withdraw the answer. Returns whether there was one about this entry."""
     return await conn.fetchval(WITHDRAW, workspace_id, entry.name, entry.hash) is not None
 
 
 def named_servers(snapshot: Snapshot | None, consents: dict[str, Consent]) -> tuple[NamedServer, ...]:
-    """The servers of a workspace, by name, with where each stands."""
+    """Return the servers of a workspace, by name, with their states."""
     found = []
     for resource in snapshot.resources if snapshot is not None else ():
         if resource.kind != "mcp_server" or resource.entry is None:
@@ -89,12 +89,12 @@ def agreed_entries(snapshot: Snapshot, agreed: Collection[str]) -> list[Entry]:
 
 
 def must_be_told(snapshot: Snapshot, agreed: Collection[str]) -> bool:
-    """Whether the agent runs a server that it should not, or does not run one that it should."""
+    """Return whether the agent runs a server that it should not, or does not run one that it should."""
     servers = [each for each in snapshot.resources if each.entry is not None]
     return any((each.entry is not None and each.entry.hash in agreed) == (each.status == "pending") for each in servers)
 
 
 def signature(snapshot: Snapshot | None) -> frozenset[tuple[str, str]]:
-    """What makes a difference to chats and people: which entries there are, and how they do."""
+    """Return what matters to chats and users: the entries, and their states."""
     resources = () if snapshot is None else snapshot.resources
     return frozenset((each.entry.hash, each.status) for each in resources if each.entry is not None)

@@ -1,7 +1,7 @@
-"""Operations on workspaces as rows: what is to be done, who does it, how it went, and its log.
+"""Workspace operations as rows: the request, the claim, the outcome, and the log.
 
 At most one operation of a workspace is open (a unique index). An open one belongs to the replica in `claimed_by` until
-`lease_until`, or until that replica is gone. A canceled start keeps its claim until its replica has let go of the
+`lease_until`, or until that replica is gone. A canceled start keeps its claim until its replica has released the
 driver, and nothing else is claimed for that workspace before.
 """
 
@@ -22,7 +22,7 @@ from rookery.store.people.errors import Missing
 TABLE = "workspace_operations"
 MAX_LOG_BYTES = 256 * 1024
 
-# The fields of `Operation`, in its order. The log is read by itself.
+# The fields of `Operation`, in its order. The log is read separately.
 COLUMNS = (
     "o.id, o.workspace_id, o.kind, o.state, o.reason, o.parameters, o.secrets_enc, o.generation, o.error, "
     "o.error_code, o.claimed_by, o.lease_until, o.created_at, o.started_at, o.finished_at"
@@ -47,7 +47,7 @@ FIND_OWNER = """
       JOIN workspaces w ON w.id = o.workspace_id
      WHERE o.id = $1
 """
-# A start is over when its agent answers; its startup script goes on, and writes to the same log.
+# A start is over when its agent answers; its startup script continues, and writes to the same log.
 LOG = """
     SELECT o.log, o.log_dropped, o.state,
            o.state = 'succeeded' AND o.kind IN ('create', 'start') AND w.generation = o.generation
@@ -79,7 +79,7 @@ class Reason(StrEnum):
     IDLE = "idle"
     QUOTA = "quota"
     RECOVERY = "recovery"
-    DISABLED = "disabled"  # the account of the owner
+    DISABLED = "disabled"  # the owner's account
 
 
 STARTS = frozenset({Kind.CREATE, Kind.START})
@@ -92,7 +92,7 @@ class OperationNotFound(Missing):
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """An operation as stored. `parameters` and secrets are those of this start alone, gone when it is over."""
+    """An operation as stored. `parameters` and secrets are those of this start only, deleted when it is over."""
 
     id: UUID
     workspace_id: UUID
@@ -122,7 +122,7 @@ class Operation(msgspec.Struct, frozen=True):
 class OperationLog(msgspec.Struct, frozen=True):
     """The end of the log. `dropped` counts the bytes before it, so a position in the whole log is `dropped + n`.
 
-    `is_over`: nothing more will be said, by the startup script neither.
+    `is_over`: nothing more will be written, not even by the startup script.
     """
 
     text: str
@@ -143,13 +143,13 @@ async def get_operation(conn: Connection, operation_id: UUID) -> Operation:
 
 
 async def find_owner(conn: Connection, operation_id: UUID) -> UUID | None:
-    """Whose workspace it is about, deleted or not."""
+    """Return the owner of its workspace, deleted or not."""
     owner_id: UUID | None = await conn.fetchval(FIND_OWNER, operation_id)
     return owner_id
 
 
 async def find_open(conn: Connection, workspace_id: UUID) -> Operation | None:
-    """The one that is queued or running."""
+    """Return the operation that is queued or running."""
     record = await conn.fetchrow(FIND_OPEN, workspace_id)
     return None if record is None else from_record(record)
 

@@ -1,8 +1,8 @@
-"""What people and chats ask of workspaces: create, start, stop, delete, each under the row's lock.
+"""Requests of users and chats to workspaces: create, start, stop, delete, each under the row's lock.
 
-A request either finds that there is nothing to do, joins the operation of its kind that is open, is refused because
-another kind is, or inserts one. Stop and delete may cancel a start. Quotas are counted under a lock per owner, before
-a row or an operation is made.
+A request either finds that there is nothing to do, joins the open operation of its kind, is refused because another
+kind is open, or inserts one. Stop and delete may cancel a start. Quotas are counted under a lock per owner, before a
+row or an operation is created.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ INSERT_OPERATION = f"""
     VALUES ($1, $2, $3, $4, $5)
     RETURNING {operations.COLUMNS}
 """
-# It keeps its claim until its replica has let go of the driver.
+# It keeps its claim until its replica has released the driver.
 CANCEL = """
     UPDATE workspace_operations
        SET state = 'canceled', finished_at = clock_timestamp(), parameters = '{}', secrets_enc = NULL,
@@ -79,7 +79,7 @@ NODE_LIVES = """
 
 
 class OperationInProgress(Conflict):
-    """Another kind of operation is under way; `operation` is the one to wait for."""
+    """Raised if another kind of operation is in progress; `operation` is the one to wait for."""
 
     code = "operation_in_progress"
 
@@ -91,7 +91,7 @@ class OperationInProgress(Conflict):
 
 
 class NodeOffline(Conflict):
-    """The files are on a machine where no server of this deployment runs."""
+    """Raised if the files are on a machine where no server of this deployment runs."""
 
     code = "node_offline"
 
@@ -113,9 +113,9 @@ class WorkspaceQuotaExceeded(QuotaExceeded):
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
-    """A workspace to make. `parameters` are stored with it, `once` only with its first operation.
+    """A workspace to create. `parameters` are stored with it, `once` only with its first operation.
 
-    Secrets are sealed, and stand in the parameters by a mask.
+    Secrets are sealed, and masked in the parameters.
     """
 
     id: UUID
@@ -133,7 +133,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StartPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """With what a workspace is started again."""
+    """The inputs of a repeated start."""
 
     revision: str
     parameters: dict[str, Any]
@@ -143,7 +143,7 @@ class StartPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Requested(msgspec.Struct, frozen=True):
-    """`operation` is None when there was nothing to do; `is_new` when it was made by this request."""
+    """`operation` is None if there was nothing to do; `is_new` if this request created it."""
 
     workspace: Workspace
     operation: Operation | None
@@ -151,7 +151,9 @@ class Requested(msgspec.Struct, frozen=True):
 
 
 async def create(conn: Connection, draft: Draft, *, reason: Reason, now: datetime) -> Requested:
-    """Make the row and its first operation. The same id again, from the same owner, joins what the first one made."""
+    """Create the row and its first operation. The same id again, from the same owner, joins what the first one
+    created.
+    """
     await conn.execute(LOCK_OWNER, draft.owner_id)
     existing = await workspaces.find_workspace(conn, draft.id)
     if existing is not None:
@@ -188,7 +190,7 @@ async def create(conn: Connection, draft: Draft, *, reason: Reason, now: datetim
 
 
 async def find_startable(conn: Connection, workspace_id: UUID, owner_id: UUID) -> Requested | None:
-    """Lock it for a start. None when it is down and may be started; otherwise what a start would find.
+    """Lock it for a start. Returns None if it is down and may be started; otherwise what a start would find.
 
     Raises `OperationInProgress` while it is being stopped or deleted.
     """
@@ -203,7 +205,7 @@ async def find_startable(conn: Connection, workspace_id: UUID, owner_id: UUID) -
 
 
 async def start(conn: Connection, workspace: Workspace, plan: StartPlan, *, reason: Reason, now: datetime) -> Requested:
-    """Start one that `find_startable` locked in this transaction."""
+    """Start a workspace that `find_startable` locked in this transaction."""
     if workspace.node is not None and not await conn.fetchval(NODE_LIVES, workspace.node):
         raise NodeOffline
     await _require_active(conn, workspace.owner_id)
@@ -217,7 +219,7 @@ async def start(conn: Connection, workspace: Workspace, plan: StartPlan, *, reas
 
 
 async def stop(conn: Connection, workspace_id: UUID, *, reason: Reason) -> Requested:
-    """Stop it, whatever start is under way; nothing to do when it is stopped already."""
+    """Stop it, even during a start; nothing to do if it is stopped already."""
     workspace = await _locked(conn, workspace_id)
     open_one = await operations.find_open(conn, workspace_id)
     if open_one is not None and open_one.kind == Kind.STOP:
@@ -231,9 +233,9 @@ async def stop(conn: Connection, workspace_id: UUID, *, reason: Reason) -> Reque
 
 
 async def delete(conn: Connection, workspace_id: UUID, *, reason: Reason, force: bool = False) -> Requested:
-    """Remove it with its files. Refused while a bound chat is at work, unless `force`.
+    """Delete it with its files. Refused while a bound chat is working, unless `force`.
 
-    With `force` it also goes when the machine of its files is out of reach; they stay there then.
+    With `force` it is also deleted if the machine of its files is unreachable; the files stay there then.
     """
     workspace = await _locked(conn, workspace_id)
     open_one = await operations.find_open(conn, workspace_id)
@@ -248,7 +250,7 @@ async def delete(conn: Connection, workspace_id: UUID, *, reason: Reason, force:
 
 
 async def hints_of(conn: Connection, requested: Requested) -> list[Hint]:
-    """What to publish after the commit."""
+    """Return the hints to publish after the commit."""
     if not requested.is_new:
         return []
     assert requested.operation is not None
@@ -257,7 +259,7 @@ async def hints_of(conn: Connection, requested: Requested) -> list[Hint]:
 
 
 async def _require_active(conn: Connection, owner_id: UUID) -> None:
-    """A turn that is being stopped must not bring up what the disabling has just brought down."""
+    """Refuse a start for a disabled owner: a chat that is being stopped must not restart its stopped workspace."""
     if not await conn.fetchval(IS_ACTIVE, owner_id):
         raise Disabled("The account of this workspace's owner is disabled.")
 
@@ -270,7 +272,7 @@ async def _locked(conn: Connection, workspace_id: UUID) -> Workspace:
 
 
 async def _cancel(conn: Connection, operation: Operation | None) -> None:
-    """A start gives way; anything else that is open has to end by itself."""
+    """Cancel a start; any other open operation has to end normally."""
     if operation is None:
         return
     if not operation.is_start:

@@ -1,6 +1,6 @@
 """Workspace templates and their revisions. The database is the source, so that all nodes agree.
 
-The manifest is kept as the JSON of what `workspaces.templates` parsed; nothing here looks into it.
+The manifest is stored as the JSON that `workspaces.templates` parsed; nothing here inspects it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rookery.store.people.errors import InUse, Missing
 
 MAX_ARCHIVE_BYTES = 8 * 1024 * 1024
 
-# The fields of `Template`, in its order. The archive is read by itself.
+# The fields of `Template`, in its order. The archive is read separately.
 COLUMNS = (
     "t.name, t.revision, t.enabled, t.deprecated, t.agents_allowed, t.allowed_users, t.allowed_roles, t.shipped, "
     "t.created_at, t.updated_at, r.manifest, r.readme"
@@ -36,7 +36,7 @@ FIND_REVISION = """
        AND revision = $2
 """
 ARCHIVE = "SELECT archive FROM template_revisions WHERE template = $1 AND revision = $2"
-# How much this owner, and everybody, uses each template. Only the last 60 days count as use.
+# How much this owner, and all users, use each template. Only the last 60 days count as use.
 SIGNALS = """
     SELECT w.template,
            count(*) FILTER (WHERE mine AND recent AND w.deleted_at IS NULL) AS active,
@@ -48,7 +48,7 @@ SIGNALS = """
      WHERE w.template IS NOT NULL
      GROUP BY w.template
 """
-# The row first: that its revision is there is checked at the commit.
+# The row first: the reference to its revision is checked at the commit.
 PUSH = """
     INSERT INTO templates AS t (name, revision, shipped)
     VALUES ($1, $2, $3)
@@ -63,7 +63,7 @@ PUSH_REVISION = """
     VALUES ($1, $2, $3, $4, $5, $6)
     ON CONFLICT (template, revision) DO NOTHING
 """
-# Those that a workspace was made from stay: it may be started again with the recorded one.
+# Revisions that a workspace was created from stay: it may be started again with the recorded one.
 PRUNE = """
     DELETE FROM template_revisions r
      WHERE r.template = $1
@@ -82,7 +82,7 @@ DELETE = "DELETE FROM templates WHERE name = $1"
 
 
 class TemplateNotFound(Missing):
-    """Not there, or not the caller's to know."""
+    """Raised if the template does not exist, or the caller may not know it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -106,7 +106,7 @@ class Template(msgspec.Struct, frozen=True):
     readme: str
 
     def is_allowed(self, user_id: UUID, role: Role) -> bool:
-        """Whether this person may make workspaces of it while it is enabled."""
+        """Return whether this user may create workspaces from it while it is enabled."""
         if not self.allowed_users and not self.allowed_roles:
             return True
         return user_id in self.allowed_users or role in self.allowed_roles
@@ -121,7 +121,7 @@ class Revision(msgspec.Struct, frozen=True):
 
 
 class Push(msgspec.Struct, frozen=True, kw_only=True):
-    """A template that was checked and packed, to be stored. `manifest` is JSON."""
+    """A checked and packed template to store. `manifest` is JSON."""
 
     name: str
     revision: str
@@ -131,7 +131,7 @@ class Push(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TemplatePatch(msgspec.Struct, frozen=True, kw_only=True):
-    """What an administrator decides about a template; UNSET is "leave"."""
+    """An administrator's changes to a template; UNSET means "leave"."""
 
     enabled: bool | UnsetType = UNSET
     deprecated: bool | UnsetType = UNSET
@@ -141,7 +141,7 @@ class TemplatePatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Signals(msgspec.Struct, frozen=True):
-    """How much a template is used: by one owner in the last 60 days, and by how many users with a live workspace."""
+    """The use of a template: by one owner in the last 60 days, and by how many users with a live workspace."""
 
     active: int = 0
     deleted: int = 0
@@ -162,7 +162,7 @@ async def get_template(conn: Connection, name: str) -> Template:
 
 
 async def list_templates(conn: Connection) -> list[Template]:
-    """All of them, by name. Who may use which is the caller's to check."""
+    """List all templates, by name. The caller checks who may use which."""
     return [from_record(record) for record in await conn.fetch(LIST)]
 
 
@@ -181,7 +181,7 @@ async def load_archive(conn: Connection, name: str, revision: str) -> bytes | No
 
 
 async def list_signals(conn: Connection, owner_id: UUID, *, now: datetime) -> dict[str, Signals]:
-    """By template; those that nobody uses are not in it."""
+    """Return the use by template; unused ones are left out."""
     records: Sequence[asyncpg.Record] = await conn.fetch(SIGNALS, owner_id, now)
     return {
         record["template"]: Signals(record["active"], record["deleted"], record["last_used_at"], record["active_users"])
@@ -190,9 +190,9 @@ async def list_signals(conn: Connection, owner_id: UUID, *, now: datetime) -> di
 
 
 async def push_template(conn: Connection, push: Push, *, by: UUID | None = None, shipped: bool = False) -> bool:
-    """Make it what the next workspaces are made from; False when it was so already. Running ones stay as they are.
+    """Make it the current revision for new workspaces. Returns False if it already was. Running ones stay as they are.
 
-    A template that comes with Rookery never replaces one that somebody pushed under the same name.
+    A template that comes with Rookery never replaces one that was pushed under the same name.
     """
     async with atomic(conn):
         if await conn.fetchval(PUSH, push.name, push.revision, shipped) is None:
@@ -222,8 +222,8 @@ async def update_template(conn: Connection, name: str, patch: TemplatePatch) -> 
 
 
 async def delete_template(conn: Connection, name: str) -> None:
-    """Remove it with its revisions. Refused while a workspace is made of it, or when the next start would bring it
-    back: that one can be disabled.
+    """Delete it with its revisions. Refused while a workspace uses it, or if the next start would restore it: such a
+    template can be disabled.
     """
     async with atomic(conn):
         if await conn.fetchval(LOCK, name) is None:

@@ -1,7 +1,7 @@
-"""Workspaces as rows: what is written down about each, and who may be told when that changes.
+"""Workspaces as rows, and the hints about their changes.
 
-What is written here decides; a sandbox that is not in here is stopped. The status is changed by operations
-(`workspace_operations`) and by the reconciler alone. Tokens are here only as sealed text.
+The row is authoritative: a sandbox without one is stopped. Only operations (`operations`) and the reconciler change the
+status. Tokens are stored as sealed text only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SECRETS_COLUMN = "secrets_enc"
 MAX_NAME = 32
 NAME_RULE = f"Use lower-case letters, digits and single hyphens, at most {MAX_NAME} characters."
 SHOWN_CHATS = 20
-# From when on the owner of a workspace that nobody uses is told (workspaces.md, "Quotas and idle stop").
+# How long before an idle workspace is stopped its owner is warned.
 ENDS_SOON = timedelta(minutes=10)
 
 # The fields of `Workspace`, in its order.
@@ -38,7 +38,7 @@ COLUMNS = (
     "w.stopped_at, w.idle_stop_after, w.created_at, w.updated_at, w.deleted_at, w.network"
 )
 FIND = f"SELECT {COLUMNS} FROM workspaces w WHERE w.id = $1"
-# Rows from before secrets were kept apart, whose parameters may have credentials in a URL.
+# Rows from before secrets were kept separately, whose parameters may have credentials in a URL.
 LIST_CLEAR = f"""
     SELECT {COLUMNS}
       FROM workspaces w
@@ -54,7 +54,7 @@ SEAL_PARAMETERS = """
        AND parameters = $4
 """
 FIND_OWNER = "SELECT owner_id FROM workspaces WHERE id = $1 AND deleted_at IS NULL"
-# Every request and every step of an operation goes through this lock; nothing slow ever happens under it.
+# Every request and every step of an operation takes this lock; nothing slow ever happens under it.
 LOCK = f"{FIND} FOR NO KEY UPDATE"
 LIST = f"""
     SELECT {COLUMNS}
@@ -75,7 +75,7 @@ LIST_UP = f"""
      ORDER BY w.id
 """
 COUNT_BY_STATUS = "SELECT driver, status, count(*) FROM workspaces WHERE deleted_at IS NULL GROUP BY driver, status"
-# The newest first; those that are archived still show which workspace they used.
+# Newest first; archived chats still show which workspace they used.
 CHATS = """
     SELECT id
       FROM chats
@@ -121,7 +121,7 @@ class Status(StrEnum):
 
 
 class AgentState(StrEnum):
-    """While running. Both failures of the startup script leave the workspace usable."""
+    """The agent's state while running. Both failures of the startup script leave the workspace usable."""
 
     CONNECTING = "connecting"
     STARTING = "starting"
@@ -131,12 +131,12 @@ class AgentState(StrEnum):
     UNREACHABLE = "unreachable"
 
 
-# The startup script is over, one way or the other.
+# The startup script has ended, with success or not.
 SETTLED = frozenset({AgentState.READY, AgentState.SCRIPT_FAILED, AgentState.SCRIPT_TIMEOUT})
 
 
 class WorkspaceNotFound(Missing):
-    """Not there, or not the caller's to know."""
+    """Raised if the workspace does not exist, or the caller may not know it."""
 
     def __init__(self, workspace_id: UUID) -> None:
         self.workspace_id = workspace_id
@@ -144,7 +144,7 @@ class WorkspaceNotFound(Missing):
 
 
 class Workspace(msgspec.Struct, frozen=True):
-    """A workspace as stored. `status` and `agent_state` are plain text: those of a newer version are listed too."""
+    """A workspace as stored. `status` and `agent_state` are plain text: values of a newer version are listed, too."""
 
     id: UUID
     owner_id: UUID
@@ -177,14 +177,14 @@ class Workspace(msgspec.Struct, frozen=True):
     created_at: datetime
     updated_at: datetime
     deleted_at: datetime | None
-    network: str | None  # what it may reach since its last start; none before the first
+    network: str | None  # its network access since its last start; none before the first
 
     @property
     def is_running(self) -> bool:
         return self.status == Status.RUNNING
 
     def warnings(self, now: datetime) -> str | None:
-        """What its owner should know while it runs: that it is not confined, its disk nearly full, its end near."""
+        """Warnings for its owner while it runs: that it is not confined, its disk nearly full, its end near."""
         disk = self.disk_warning if self.is_running else None
         return " ".join(each for each in (self.warning, disk, self._ending(now)) if each) or None
 
@@ -201,26 +201,28 @@ class Workspace(msgspec.Struct, frozen=True):
 
     @property
     def stops_at(self) -> datetime | None:
-        """When it is stopped if nobody uses it; None while it is down, or never."""
+        """When it is stopped if it is not used; None while it is down, or never."""
         if not self.is_running or not self.idle_stop_after:
             return None
         return self.last_used_at + self.idle_stop_after
 
 
 async def find_workspace(conn: Connection, workspace_id: UUID) -> Workspace | None:
-    """Deleted ones too."""
+    """Return a workspace, deleted ones included."""
     record = await conn.fetchrow(FIND, workspace_id)
     return None if record is None else from_record(record)
 
 
 async def find_owner(conn: Connection, workspace_id: UUID) -> UUID | None:
-    """Whose it is; None when it is not there, or deleted."""
+    """Return its owner; None if it does not exist or is deleted."""
     owner_id: UUID | None = await conn.fetchval(FIND_OWNER, workspace_id)
     return owner_id
 
 
 async def check_own(conn: Connection, workspace_id: UUID, owner_id: UUID) -> None:
-    """That a chat of this owner may be bound to it. One message, whether it is not there or somebody else's."""
+    """Check that a chat of this owner may be bound to it. The message is the same for missing and foreign
+    workspaces.
+    """
     if await find_owner(conn, workspace_id) != owner_id:
         raise InvalidInput("workspace_id", "There is no such workspace of yours. Choose another one, or none.")
 
@@ -233,7 +235,7 @@ async def get_workspace(conn: Connection, workspace_id: UUID) -> Workspace:
 
 
 async def lock_workspace(conn: Connection, workspace_id: UUID) -> Workspace:
-    """The row, locked to the end of the transaction."""
+    """Return the row, locked to the end of the transaction."""
     record = await conn.fetchrow(LOCK, workspace_id)
     if record is None:
         raise WorkspaceNotFound(workspace_id)
@@ -249,7 +251,7 @@ async def list_workspaces(
     after: tuple[datetime, UUID] | None = None,
     limit: int = 200,
 ) -> list[Workspace]:
-    """Undeleted ones, the newest first. `after` is the last row of the page before."""
+    """List workspaces that are not deleted, newest first. `after` is the last row of the previous page."""
     seen_at, seen_id = after or (None, None)
     wanted = None if statuses is None else list(statuses)
     return [
@@ -258,34 +260,34 @@ async def list_workspaces(
 
 
 async def list_up(conn: Connection, *, node: str | None = None) -> list[Workspace]:
-    """Those that run, or are on the way up or down: of one node and those that every node reaches, or all."""
+    """List those that run, or are starting or stopping: of one node and those that every node reaches, or all."""
     return [from_record(record) for record in await conn.fetch(LIST_UP, node)]
 
 
 async def count_by_status(conn: Connection) -> dict[tuple[str, str], int]:
-    """How many there are, by driver and status."""
+    """Count workspaces by driver and status."""
     return {(record[0], record[1]): record[2] for record in await conn.fetch(COUNT_BY_STATUS)}
 
 
 async def list_chat_ids(conn: Connection, workspace_id: UUID) -> list[UUID]:
-    """The chats bound to it, the newest 20."""
+    """Return the newest 20 chats bound to it."""
     return [record["id"] for record in await conn.fetch(CHATS, workspace_id, SHOWN_CHATS)]
 
 
 async def is_busy(conn: Connection, workspace_id: UUID) -> bool:
-    """Whether a chat that is bound to it is at work."""
+    """Return whether a bound chat is working."""
     return bool(await conn.fetchval(IS_BUSY, workspace_id))
 
 
 async def touch(conn: Connection, workspace_id: UUID, *, now: datetime) -> None:
-    """It is in use. Written at most once a minute, so it may be called at every use."""
+    """Record use. Written at most once a minute, so it may be called at every use."""
     await conn.execute(TOUCH, workspace_id, now)
 
 
 async def update_workspace(
     conn: Connection, workspace_id: UUID, *, name: str | None = None, idle_stop_after: timedelta | None = None
 ) -> Workspace:
-    """Change what a person may change. Both are checked by the caller, but for a name that is taken."""
+    """Change what a user may change. The caller checks both, except for a name that is taken."""
     current = await lock_workspace(conn, workspace_id)
     if current.deleted_at is not None:
         raise WorkspaceNotFound(workspace_id)
@@ -298,7 +300,7 @@ async def update_workspace(
 
 
 async def hints_about(conn: Connection, workspace: Workspace, **data: str | int | bool | None) -> list[Hint]:
-    """What to publish after the commit of a change: for who waits for the workspace, and for who watches its chats."""
+    """Return the hints to publish after a change: for callers that wait for the workspace, and viewers of its chats."""
     told: dict[str, str | int | bool | None] = {"status": workspace.status, "agent_state": workspace.agent_state}
     hints: list[Hint] = [MiscHint(topic=topic(workspace.id), data=told | data)]
     hints.extend(
@@ -322,7 +324,7 @@ def name_taken(name: str) -> AlreadyExists:
 
 
 def is_name(name: str) -> bool:
-    """The form that the table insists on too."""
+    """Return whether the name has the form that the table requires, too."""
     words = name.split("-")
     return (
         0 < len(name) <= MAX_NAME and name.isascii() and all(word.isalnum() and word == word.lower() for word in words)
@@ -336,14 +338,14 @@ def from_record(record: asyncpg.Record | Mapping[str, Any]) -> Workspace:
 
 
 async def list_clear_parameters(conn: Connection) -> list[Workspace]:
-    """Workspaces whose parameters may hold credentials that an older version stored as they were given."""
+    """List workspaces whose parameters may hold credentials that an older version stored in the clear."""
     return [from_record(record) for record in await conn.fetch(LIST_CLEAR)]
 
 
 async def seal_parameters(
     conn: Connection, workspace: Workspace, *, parameters: Mapping[str, Any], secrets_enc: str
 ) -> None:
-    """Put masks in the place of secrets, unless the row has changed meanwhile: then its start has done so."""
+    """Replace secrets by masks, unless the row has changed meanwhile: then its start has done so."""
     await conn.execute(
         SEAL_PARAMETERS,
         workspace.id,

@@ -1,8 +1,8 @@
-"""Which user the embedded PostgreSQL runs as, and how a command is started as that user.
+"""The user account that the embedded PostgreSQL runs as, and commands that run as that user.
 
-A normal user runs it as himself. Root cannot, so PostgreSQL gets a user id of its own without an entry in
-/etc/passwd: not `nobody`, because sandboxed workspaces run as nobody and must not own the database's files.
-Nothing outside the data directory is ever created, chowned or chmodded, and no account is added to the machine.
+A normal user runs it as themselves. Root cannot, so PostgreSQL gets a user id without an entry in /etc/passwd: not
+`nobody`, because sandboxed workspaces run as nobody and must not own the database's files. Nothing outside the data
+directory is ever created, chowned or chmodded, and no account is added to the machine.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Account:
 
 
 def server_account(cluster: Path) -> Account | None:
-    """Whom the server runs as; None means as ourselves. An existing cluster keeps its owner."""
+    """Return the account of the server; None means our own. An existing cluster keeps its owner."""
     if os.geteuid() != 0:
         return None
     if sys.platform != "linux":
@@ -42,7 +42,7 @@ def server_account(cluster: Path) -> Account | None:
 
 
 def setup_account() -> Account | None:
-    """Whom initdb runs as: it insists on a user with a name, which the server's own user does not have."""
+    """Return the account for initdb: it requires a user with a name, which the server's own user does not have."""
     if os.geteuid() == 0:
         return _nobody()
     try:
@@ -56,7 +56,7 @@ def setup_account() -> Account | None:
 
 
 def command(account: Account | None, program: Path, arguments: Sequence[str]) -> list[str]:
-    """The command line that runs `program` as `account`."""
+    """Return the command line that runs `program` as `account`."""
     if account is None:
         return [str(program), *arguments]
     launcher = [sys.executable, "-I", "-S", str(LAUNCHER), str(account.uid), str(account.gid)]
@@ -66,7 +66,7 @@ def command(account: Account | None, program: Path, arguments: Sequence[str]) ->
 def hand_over(tree: Path, account: Account | None) -> None:
     """Give a directory and everything in it to the account.
 
-    The directory itself comes last: an interrupted change is recognised by its owner and repeated.
+    The directory itself comes last: an interrupted change is recognized by its owner and repeated.
     """
     if account is None:
         return

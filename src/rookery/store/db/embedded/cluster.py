@@ -1,7 +1,7 @@
-"""The files of the embedded database: made once by initdb, complete or not at all.
+"""The files of the embedded database: created once by initdb, complete or not at all.
 
-initdb writes into a directory beside the final place, which is renamed when everything is on disk. So a crash, a
-full disk or a cancelled start leaves no half database, only leftovers that the next start removes.
+initdb writes into a directory beside the final path, which is renamed when everything is on disk. So a crash, a full
+disk or a cancelled start leaves no partial database, only leftovers that the next start removes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SUPERUSER = "postgres"
 SCRATCH_PREFIX = "postgres.new-"
 REMOVE_TIMEOUT_S = 10.0
 
-# Nothing of the caller's environment: PG* variables would change the server, a locale its words.
+# Nothing of the caller's environment: PG* variables would change the server, a locale its messages.
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
 
 _INITDB = (
@@ -34,21 +34,21 @@ _INITDB = (
     "--locale-provider=builtin",
     "--builtin-locale=C.UTF-8",
     "--data-checksums",
-    "--auth-local=trust",  # whoever reaches the private socket directory could read the files as well
+    "--auth-local=trust",  # a process with access to the private socket directory could read the files as well
     "--auth-host=reject",
     "--no-instructions",
 )
 
 
 class StartAborted(EmbeddedServerError):
-    """The embedded PostgreSQL was stopped while it started."""
+    """Raised if the embedded PostgreSQL was stopped while it started."""
 
     def __init__(self) -> None:
         super().__init__("The embedded PostgreSQL was stopped while it started.")
 
 
 def ensure_cluster(cluster: Path, initdb: Path, *, abort: threading.Event) -> None:
-    """Make the cluster unless it is there. Blocks; only the holder of the data directory's lock may call it."""
+    """Create the cluster unless it exists. Blocks; only the holder of the data directory's lock may call it."""
     for leftover in cluster.parent.glob(SCRATCH_PREFIX + "*"):
         _remove_tree(leftover)
     if not _is_usable(cluster):
@@ -56,7 +56,9 @@ def ensure_cluster(cluster: Path, initdb: Path, *, abort: threading.Event) -> No
 
 
 def _is_usable(cluster: Path) -> bool:
-    """Whether this version can open what is there. Anything else in its place is refused, never touched."""
+    """Return whether this version can open the existing cluster. Anything else in its path is refused, never
+    touched.
+    """
     try:
         version = (cluster / "PG_VERSION").read_text().strip()
     except FileNotFoundError:
@@ -79,8 +81,8 @@ def _make(cluster: Path, initdb: Path, *, abort: threading.Event) -> None:
     scratch = Path(tempfile.mkdtemp(prefix=SCRATCH_PREFIX, dir=cluster.parent))
     try:
         accounts.hand_over(scratch, setup_account)
-        # The built-in provider sorts and folds case; libc's locale only helps text search to tell letters
-        # from punctuation, and not every machine has this one.
+        # The built-in provider sorts and folds case; libc's locale only helps text search to distinguish letters from
+        # punctuation, and not every machine has this one.
         code, output = _initdb(initdb, scratch, locale="C.UTF-8", account=setup_account, abort=abort)
         if code and "invalid locale" in output:
             code, output = _initdb(initdb, scratch, locale="C", account=setup_account, abort=abort)
@@ -98,7 +100,7 @@ def _initdb(
     initdb: Path, target: Path, *, locale: str, account: Account | None, abort: threading.Event
 ) -> tuple[int, str]:
     arguments = [*_INITDB, f"--locale={locale}", "-D", str(target)]
-    # Its output is a pipe on purpose: when rookery is killed, initdb dies of the next line it prints.
+    # Its output is a pipe on purpose: if rookery is killed, initdb dies of the next line it prints.
     with subprocess.Popen(  # noqa: S603 - our own binary
         accounts.command(account, initdb, arguments),
         stdin=subprocess.DEVNULL,
@@ -115,7 +117,7 @@ def _initdb(
                 return child.returncode, output.decode(errors="replace")
             except subprocess.TimeoutExpired:
                 if abort.is_set():
-                    os.killpg(child.pid, signal.SIGKILL)  # with the bootstrap server that it runs
+                    os.killpg(child.pid, signal.SIGKILL)  # including its bootstrap server
                     child.communicate()
                     raise StartAborted from None
 

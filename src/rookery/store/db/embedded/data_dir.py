@@ -1,6 +1,6 @@
-"""The data directory: checked before use, locked while in use, and the private place of the database's socket.
+"""The data directory: checked before use, locked while in use, and the private directory of the database's socket.
 
-Refusals are one sentence that says what to do, and nothing is half-made when one is raised.
+Refusals are one sentence that says what to do, and nothing is half-created when one is raised.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ MAX_SOCKET_PATH_BYTES = 107 if sys.platform == "linux" else 103
 
 
 def prepare_data_dir(path: Path, *, may_create: bool = True) -> Path:
-    """Make the directory, private to this user, or refuse one that is not. Returns it as an absolute path.
+    """Create the directory, private to this user, or refuse one that is not. Returns it as an absolute path.
 
-    Without `may_create` one that is missing is NoDatabase.
+    Without `may_create`, a missing directory raises NoDatabase.
     """
     path = Path(os.path.abspath(path))
     if not str(path).isprintable():
@@ -48,7 +48,7 @@ def prepare_data_dir(path: Path, *, may_create: bool = True) -> Path:
 
 
 def explain_os_error(error: OSError, path: Path) -> str:
-    """One sentence for a failed file operation on, or below, `path`."""
+    """Return one sentence for a failed file operation on, or below, `path`."""
     where = error.filename or path
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT:
@@ -63,7 +63,7 @@ def explain_os_error(error: OSError, path: Path) -> str:
 
 
 def _make(path: Path) -> None:
-    """Make the directory with its parents; when that fails midway, the parents made so far go again."""
+    """Create the directory with its parents; if that fails midway, remove the parents created so far."""
     missing = [folder for folder in path.parents if not folder.exists()]
     made: list[Path] = []
     try:
@@ -75,7 +75,7 @@ def _make(path: Path) -> None:
         for folder in reversed(made):
             folder.rmdir()
         raise
-    path.chmod(0o700)  # the umask may have taken too much away
+    path.chmod(0o700)  # the umask may have removed too many bits
 
 
 def _check(path: Path) -> None:
@@ -103,39 +103,39 @@ def _user_name(uid: int) -> str:
 
 
 class NoDatabase(EmbeddedServerError):
-    """There is nothing to look at yet."""
+    """Raised if there is no database yet."""
 
     def __init__(self, data_dir: Path) -> None:
         super().__init__(f"There is no database in {data_dir} yet. `rookery serve` makes one.")
 
 
 def require_database(data_dir: Path) -> None:
-    """For those who only look: raise NoDatabase where a start would make one."""
+    """Raise NoDatabase where a start would create one, for read-only commands."""
     cluster = data_dir / "postgres"
     if not cluster.exists() or not any(cluster.iterdir()):
         raise NoDatabase(data_dir)
 
 
 class Use(StrEnum):
-    """What a data directory is held for. Whoever finds it held decides by this whether waiting makes sense."""
+    """The use of a data directory. A process that finds it locked decides by this whether waiting makes sense."""
 
     STARTING = "starting"  # a server that does not answer yet
     SERVING = "serving"
-    VISITING = "visiting"  # a command that is soon done
+    VISITING = "visiting"  # a short command
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds a data directory, as far as the file says; it is empty while the holder changes."""
+    """The holder of a data directory, as far as the file says; it is empty while the holder changes."""
 
     pid: int | None
     use: Use | None
 
 
 class DataDirLock:
-    """One process per data directory. The kernel drops the lock when the process ends, however it ends.
+    """A lock that allows one process per data directory. The kernel drops it when the process ends, however it ends.
 
-    The file says who has it and for what, as in `1234 serving`. The descriptor is not inherited by programs this
+    The file names the holder and its use, as in `1234 serving`. The descriptor is not inherited by programs this
     process starts; a plain fork would share the lock.
     """
 
@@ -149,7 +149,7 @@ class DataDirLock:
         return self._fd is not None
 
     def acquire(self) -> None:
-        """Take the lock, or raise DataDirInUse with the process that has it."""
+        """Take the lock. Raises DataDirInUse with the process that has it."""
         if self.held:
             return
         try:
@@ -164,13 +164,13 @@ class DataDirLock:
         self._fd = fd
 
     def change_use(self, use: Use) -> None:
-        """Say what the directory is held for from now on."""
+        """Record a new use of the directory."""
         self._use = use
         if self._fd is not None:
             self._write(self._fd)
 
     def holder(self) -> Holder:
-        """Who has the lock, for those who were refused it."""
+        """Return the holder of the lock, for processes that were refused it."""
         try:
             words = self._path.read_text(errors="replace").split()
         except FileNotFoundError:
@@ -183,7 +183,7 @@ class DataDirLock:
         return self.data_dir / "rookery.lock"
 
     def release(self) -> None:
-        """Give the lock back. The file stays: removing it would let two processes lock two different files."""
+        """Release the lock. The file stays: removing it would let two processes lock two different files."""
         if self._fd is None:
             return
         fd, self._fd = self._fd, None
@@ -214,9 +214,9 @@ class DataDirLock:
 
 
 def make_socket_dir(data_dir: Path, account: Account | None) -> Path:
-    """The directory of the database's socket. Its parent stays ours: other sockets of rookery live there.
+    """Return the directory of the database's socket. Its parent stays ours: it holds other sockets of rookery.
 
-    Whoever gets into it is superuser of the database, so it is private at every level.
+    Access to it means superuser access to the database, so it is private at every level.
     """
     parent = data_dir / "run"
     if not _fits(parent):
@@ -230,7 +230,7 @@ def make_socket_dir(data_dir: Path, account: Account | None) -> Path:
 
 
 def remove_socket_dir(data_dir: Path, sockets: Path) -> None:
-    """After the server has stopped: leave nothing outside the data directory."""
+    """Remove it after the server has stopped, so that nothing is left outside the data directory."""
     if sockets.is_relative_to(data_dir):
         return
     for folder in (sockets, sockets.parent):
@@ -241,13 +241,13 @@ def remove_socket_dir(data_dir: Path, sockets: Path) -> None:
 
 
 def _fits(parent: Path) -> bool:
-    """A comma would read as a list of directories, in PostgreSQL and in connection strings."""
+    """Return whether the path can be used. A comma would read as a list, in PostgreSQL and in connection strings."""
     path = parent / "pg" / SOCKET_NAME
     return len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES and "," not in str(path)
 
 
 def _is_safe_base(base: Path) -> bool:
-    """Writable for us, and nobody else can rename what we put there: not open to others, or sticky like /tmp."""
+    """Return whether we can write and no other user can rename our entries: not open to others, or sticky like /tmp."""
     if not os.access(base, os.W_OK | os.X_OK):
         return False
     found = base.stat()
@@ -265,7 +265,7 @@ def _short_parent(data_dir: Path) -> Path:
 
 
 def _make_private(folder: Path) -> None:
-    """Make it, or use the one that is there only if nobody else can have planted it."""
+    """Create it, or use an existing one only if no other user can have planted it."""
     try:
         folder.mkdir(mode=0o700)
     except FileExistsError:

@@ -1,8 +1,9 @@
-"""Turns a root process into PostgreSQL under another user id: `python -I -S launch.py UID GID PROGRAM ARG...`
+"""Launcher that turns a root process into PostgreSQL under another user id: `python -I -S launch.py UID GID PROGRAM
+ARG...`
 
-Run as a script in a process of its own, never imported: giving up root between fork and exec is not safe in a
-process with threads. PostgreSQL refuses to run as root, yet the data directory belongs to root alone and may lie
-below directories only root can pass. So the process keeps exactly one capability: to pass and read them.
+Run as a script in a separate process, never imported: dropping root between fork and exec is not safe in a process with
+threads. PostgreSQL refuses to run as root, but the data directory belongs to root alone and may be below directories
+that only root can pass. So the process keeps exactly one capability: to pass and read them.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class _Sets(ctypes.Structure):
 def main(arguments: list[str]) -> None:
     uid, gid, program, *rest = arguments
     kept = _capability_to_keep(program)
-    # Without this bit the kernel clears capabilities inside access(2) for everybody but root, and PostgreSQL,
-    # which looks at its own binary that way, would not start from a virtual environment below /root.
+    # Without this bit the kernel clears capabilities inside access(2) for all users but root, and PostgreSQL, which
+    # checks its own binary with it, would not start from a virtual environment below /root.
     _prctl(_PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP)
     _prctl(_PR_SET_KEEPCAPS, 1)
     os.setgroups([])
@@ -49,7 +50,9 @@ def main(arguments: list[str]) -> None:
 
 
 def _capability_to_keep(program: str) -> int | None:
-    """The weaker one if it is enough; containers often take it away, and a private binary needs the stronger."""
+    """Return the weaker capability if it is enough; containers often remove it, and a private binary needs the
+    stronger.
+    """
     permitted = _permitted()
     wanted = [CAP_DAC_READ_SEARCH, CAP_DAC_OVERRIDE]
     if not os.stat(program).st_mode & 0o001:
@@ -74,7 +77,7 @@ def _keep_only(capability: int | None) -> None:
 
 
 def _prctl(option: int, *arguments: int) -> None:
-    """Best effort: what is refused here shows up as a clear refusal of PostgreSQL itself."""
+    """Call prctl, best effort: a refusal here shows up as a clear error of PostgreSQL itself."""
     padded = (*arguments, 0, 0, 0, 0)[:4]
     _libc.prctl(option, *(ctypes.c_ulong(argument) for argument in padded))
 

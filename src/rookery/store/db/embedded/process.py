@@ -1,7 +1,7 @@
-"""The postmaster as a process: found by its pid file, proven to be ours, watched and stopped.
+"""The postmaster process: found by its pid file, verified to be ours, watched and stopped.
 
-It may be our child or one that outlived the rookery that started it; both are handled alike. Everything here
-blocks and belongs into a thread.
+It may be our child or one that outlived the rookery that started it; both are handled alike. Everything here blocks and
+belongs into a thread.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from rookery.store.db.embedded.data_dir import SOCKET_NAME
 from rookery.store.db.errors import EmbeddedServerError
 
 POLL_S = 0.01
-UNREADABLE_AFTER_S = 3.0  # a server that is just starting has written its pid by then
+UNREADABLE_AFTER_S = 3.0  # a starting server has written its pid by then
 ABORT_TIMEOUT_S = 10.0  # of SIGQUIT: the postmaster itself kills its children after 5 s
 
 
 @dataclass(frozen=True, slots=True)
 class PidFile:
-    """postmaster.pid. The status is "starting", "stopping", "ready" or "standby", empty before the first."""
+    """The content of postmaster.pid. The status is "starting", "stopping", "ready" or "standby", empty before the
+    first.
+    """
 
     pid: int
     socket_dir: Path | None
@@ -35,7 +37,7 @@ class PidFile:
 
 
 def read_pid_file(cluster: Path) -> PidFile | None:
-    """None when there is none, or when it is unfinished."""
+    """Return the pid file; None if it is missing or incomplete."""
     try:
         lines = (cluster / "postmaster.pid").read_text(errors="replace").splitlines()
     except FileNotFoundError:
@@ -47,7 +49,7 @@ def read_pid_file(cluster: Path) -> PidFile | None:
 
 
 class Postmaster:
-    """A running server. Holding a pidfd, it can never signal a stranger that got the same pid later."""
+    """A running server. With a pidfd it can never signal another process that got the same pid later."""
 
     def __init__(self, pid: int, child: subprocess.Popen[bytes] | None = None) -> None:
         self.pid = pid
@@ -55,7 +57,7 @@ class Postmaster:
         self._pidfd = _open_pidfd(pid)
 
     def wait(self, timeout_s: float) -> bool:
-        """True as soon as it has exited, False after the timeout. A child is reaped: no zombie stays."""
+        """Return True as soon as it has exited, False after the timeout. A child is reaped, so that no zombie stays."""
         if self._child is not None and self._pidfd is None:
             return _reaped(self._child, timeout_s)
         if not self._gone(timeout_s):
@@ -63,7 +65,7 @@ class Postmaster:
         return self._child is None or _reaped(self._child, 1)
 
     def stop(self, timeout_s: float) -> None:
-        """Fast shutdown; a server that does not obey in time is aborted and recovers at its next start."""
+        """Request a fast shutdown; a server that does not stop in time is aborted and recovers at its next start."""
         for number, patience_s in (
             (signal.SIGINT, timeout_s),
             (signal.SIGQUIT, ABORT_TIMEOUT_S),
@@ -106,11 +108,11 @@ class Postmaster:
 
 
 def find_postmaster(cluster: Path, pid_file: PidFile | None) -> Postmaster | None:
-    """The living postmaster of exactly this cluster, if there is one."""
+    """Return the living postmaster of exactly this cluster, if there is one."""
     if pid_file is None or not _exists(pid_file.pid):
         return None
     postmaster = Postmaster(pid_file.pid)
-    # Asked after the pidfd was opened: the answer holds for the process that the pidfd stands for.
+    # Checked after the pidfd was opened, so the answer is about the process of the pidfd.
     if not postmaster.wait(0) and _serves(cluster, pid_file):
         return postmaster
     postmaster.close()
@@ -120,8 +122,8 @@ def find_postmaster(cluster: Path, pid_file: PidFile | None) -> Postmaster | Non
 def clear_stale_pid_file(cluster: Path, pid_file: PidFile | None) -> None:
     """Remove a pid file that names no postmaster of ours but would keep PostgreSQL from starting.
 
-    That is: one whose pid is a stranger's by now, or one that a full disk left unreadable. Safe: workers that
-    outlived their postmaster are still noticed by the shared memory they hold.
+    Its pid belongs to another process by now, or a full disk left it unreadable. This is safe: workers that outlived
+    their postmaster are still detected by their shared memory.
     """
     path = cluster / "postmaster.pid"
     if pid_file is not None:
@@ -132,7 +134,7 @@ def clear_stale_pid_file(cluster: Path, pid_file: PidFile | None) -> None:
 
 
 def listens(pid_file: PidFile) -> bool:
-    """Whether this very process accepts connections at its socket (it does so even while it recovers)."""
+    """Return whether exactly this process accepts connections at its socket (it does so even while it recovers)."""
     if pid_file.socket_dir is None:
         return False
     with socket.socket(socket.AF_UNIX) as probe:
@@ -145,7 +147,9 @@ def listens(pid_file: PidFile) -> bool:
 
 
 def _serves(cluster: Path, pid_file: PidFile) -> bool:
-    """A pid in a file proves nothing: after a reboot it may be anybody's. Any one of these does."""
+    """Return whether the process serves this cluster. A pid in a file proves nothing: after a reboot it may be
+    reused.
+    """
     if sys.platform != "linux":
         shown = subprocess.run(  # noqa: S603 - fixed program, a number as argument
             ["/bin/ps", "-o", "command=", "-p", str(pid_file.pid)], capture_output=True, text=True, check=False
@@ -157,12 +161,12 @@ def _serves(cluster: Path, pid_file: PidFile) -> bool:
         if b"postgres" in words[0] and os.fsencode(cluster) in words:
             return True
         return process.joinpath("cwd").samefile(cluster)
-    except OSError:  # gone, or hidden from us: its socket still tells
+    except OSError:  # gone, or hidden from us: its socket still shows it
         return listens(pid_file)
 
 
 def _peer_pid(connection: socket.socket) -> int:
-    """Who listens at the other end: the kernel recorded it when the postmaster called listen()."""
+    """Return the pid of the listener at the other end: the kernel recorded it when the postmaster called listen()."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid: int = struct.unpack("3i", credentials)[0]
     return pid
@@ -177,7 +181,7 @@ def _reaped(child: subprocess.Popen[bytes], timeout_s: float) -> bool:
 
 
 def _exists(pid: int) -> bool:
-    """Zombies included."""
+    """Return whether the process exists, zombies included."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -188,7 +192,9 @@ def _exists(pid: int) -> bool:
 
 
 def _is_alive(pid: int) -> bool:
-    """Without zombies: in a container whose first process reaps nobody, an orphan stays one for good."""
+    """Return whether the process lives, zombies excluded: in a container whose first process does not reap, orphans
+    stay.
+    """
     if not _exists(pid):
         return False
     try:
@@ -199,7 +205,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def _open_pidfd(pid: int) -> int | None:
-    """None where the kernel has no pidfd or a container forbids it; then the pid is polled."""
+    """Return a pidfd; None where the kernel has none or a container forbids it; then the pid is polled."""
     if not hasattr(os, "pidfd_open"):
         return None
     try:

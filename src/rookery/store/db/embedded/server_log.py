@@ -1,6 +1,6 @@
-"""What PostgreSQL wrote about its failure, turned into one sentence that says what to do.
+"""Explanations of PostgreSQL's failures: its log, turned into one sentence that says what to do.
 
-The server and initdb run with LC_ALL=C, so their words are known.
+The server and initdb run with LC_ALL=C, so their messages are known.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _BUSY = re.compile(
 
 _DISK_FULL = "There is no space left on the disk that holds {dir}. Free some space, then start again."
 
-# In order: the first that matches is the cause ("no space left" is also what a lack of shared memory looks like).
-# {dir} is the data directory, {line} what PostgreSQL said.
+# In order: the first match is the cause ("no space left" is also what a lack of shared memory looks like). {dir} is the
+# data directory, {line} the message of PostgreSQL.
 _CAUSES = (
     (
         _BUSY.pattern,
@@ -62,26 +62,26 @@ _CAUSES = (
 
 
 def open_log(path: Path) -> BinaryIO:
-    """The server's log, for appending; a long one is put aside first, replacing the one put aside before."""
+    """Open the server's log for appending; a long one is rotated first, replacing the previous one."""
     if path.exists() and path.stat().st_size > MAX_LOG_BYTES:
         path.replace(path.with_name(path.name + ".1"))
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab", buffering=0)
 
 
 def read_since(path: Path, offset: int) -> str:
-    """What was logged after `offset`, or the end of it."""
+    """Return what was logged after `offset`, or the end of it."""
     with path.open("rb") as log:
         log.seek(max(offset, path.stat().st_size - TAIL_BYTES))
         return log.read().decode(errors="replace")
 
 
 def is_busy(output: str) -> bool:
-    """Another postmaster, or a worker that outlived one, still holds the cluster; it may be gone in a moment."""
+    """Return whether another postmaster, or a worker that outlived one, still holds the cluster; it may end soon."""
     return _BUSY.search(output) is not None
 
 
 def explain(output: str, data_dir: Path) -> str:
-    """One sentence for why initdb or the server gave up."""
+    """Return one sentence for why initdb or the server failed."""
     lines = [line.strip() for line in _PROGRESS.sub("", output).splitlines() if line.strip()]
     for pattern, sentence in _CAUSES:
         for line in lines:
