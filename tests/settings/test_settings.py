@@ -268,7 +268,7 @@ def test_port_that_others_reach_without_https_is_a_warning(home: Path, given: di
         ("unix:/a/../b", "unix:/absolute/path"),
         ("unix:/", "unix:/absolute/path"),
         (f"unix:/{'x' * 120}", "more than 107 bytes"),
-        ("unix:/run/rook.sock", "say by external_url"),
+        ("unix:/run/rook.sock", "set external_url"),
     ],
 )
 def test_socket_to_listen_on_is_an_absolute_path_and_needs_a_url(home: Path, listen: str, complaint: str) -> None:

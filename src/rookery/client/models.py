@@ -429,8 +429,8 @@ class Offers(msgspec.Struct, frozen=True, kw_only=True):
     """The patterns an "always" answer would permit: in this chat what the question was about, for the user exactly this
     call.
 
-    None where no pattern can express it, for example because the call is too long; then the user has to supply one.
-    `tool` is the name in the rule, for tools of MCP servers instead of the tool's own name.
+    None where no pattern can express it, such as for a call that is too long; then the user has to supply one. `tool`
+    is the name in the rule, for tools of MCP servers instead of the tool's own name.
     """
 
     chat: dict[str, str] | None = None

@@ -298,7 +298,7 @@ class _Loading:
     def _settle_external_url(self) -> None:
         listen: Address | None = self.values["listen"]
         if self.sources["external_url"] == DEFAULT and listen is not None and listen.path is not None:
-            message = "with a unix socket, say by external_url how people reach the server."
+            message = "with a unix socket, set external_url to the address that users open."
             self._problem("listen", self.sources["listen"], message)
         elif self.sources["external_url"] == DEFAULT and listen is not None:
             has_tls = self.values["tls_cert"] is not None
