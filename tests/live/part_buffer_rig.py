@@ -1,4 +1,4 @@
-"""A part buffer whose clock and timers stand still until a test moves them, and short ways to read from it."""
+"""A part buffer whose clock and timers a test controls, with helpers to read from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Subscriptions: replay, following, waiting, and every way they end."""
+"""Subscriptions: replay, following, waiting, and every kind of end."""
 
 from __future__ import annotations
 

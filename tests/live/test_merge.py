@@ -1,4 +1,4 @@
-"""The merge window, and merged replays: what is joined, what is not, and when it is shown."""
+"""The merge window and merged replays: what is joined, what is not, and when it is shown."""
 
 from __future__ import annotations
 

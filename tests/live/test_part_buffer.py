@@ -1,4 +1,4 @@
-"""Episodes: who may add, what is numbered, what is kept, and for how long."""
+"""Episodes: adding, numbering, limits and retention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any order of adding, windows ending, subscribing, reading and closing: nobody misses, repeats or mixes up a word."""
+"""For any order of adding, subscribing, reading and closing: no reader misses, repeats or mixes up text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that stream what a test says, and what the tests of the loop look at."""
+"""Models that stream what a test scripts, and recorders for the tests of the loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a stream becomes the content of a row, and what is shown of it on the way."""
+"""The assistant row: conversion of a stream to content, and its live parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The summary call: what is asked, what is shown, what is left, and what happens when it is too much."""
+"""The summary call: its request, its live parts, its rows, and requests that are too long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the loop shows is what an interruption keeps: live parts of a step, folded by `chat.interrupted`."""
+"""The live parts of a step, saved by an interruption (`domain.chat.interrupted_step`)."""
 
 from __future__ import annotations
 

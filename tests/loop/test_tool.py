@@ -1,4 +1,4 @@
-"""The set of tools of a turn, and what a model is told of it."""
+"""The set of tools of a step, and its declaration to the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A batch of tool calls: who runs, beside whom, and what is published and given back."""
+"""A batch of tool calls: order, concurrency, published parts and results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How calls end that do not end by themselves: deadlines, cancellations, crashes and replays."""
+"""Calls that are ended from outside: deadlines, cancellations, crashes and replays."""
 
 from __future__ import annotations
 

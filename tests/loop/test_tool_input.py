@@ -1,4 +1,4 @@
-"""Which arguments a call may have, and what is said about the others."""
+"""Arguments of tool calls: which are accepted, and the errors for the others."""
 
 from __future__ import annotations
 

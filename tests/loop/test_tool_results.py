@@ -1,4 +1,4 @@
-"""What is stored of a tool's output: its shape, its size, and that it can be stored at all."""
+"""Stored tool results: their shape, their size, and that they can be stored."""
 
 from __future__ import annotations
 

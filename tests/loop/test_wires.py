@@ -1,4 +1,4 @@
-"""The loop on real sockets: steps and batches of a turn against servers that behave, and against those that do not."""
+"""The loop on real sockets: steps and batches against servers that behave, and servers that misbehave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tools over one agent."""
+"""Fixtures: the tools over one agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole replica with real workspaces and a model that reads from a script: everything but the words is real."""
+"""A whole replica with real workspaces and a scripted model."""
 
 from __future__ import annotations
 

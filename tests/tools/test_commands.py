@@ -1,4 +1,4 @@
-"""What `execute` makes of commands and output, without running anything."""
+"""Commands of `execute` and their output, without running anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""read_file, write_file and edit_files, over a real agent; and what may be written while planning."""
+"""read_file, write_file and edit_files over a real agent, and the limits while planning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Argument structs: the schema a model sees, and what is made of what it sends."""
+"""Argument structs: the schema for the model, and the decoding of its arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""execute and its companions, over a real agent: outcomes, replays, and who ends a command."""
+"""execute and its companions over a real agent: outcomes, replays, and the end of commands."""
 
 from __future__ import annotations
 

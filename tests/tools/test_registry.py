@@ -1,4 +1,4 @@
-"""The table of who may use what, against the words of the design."""
+"""The table of tools and the chats that may use them, against the specified table."""
 
 from __future__ import annotations
 

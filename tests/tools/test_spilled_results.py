@@ -1,4 +1,4 @@
-"""What is kept of a result, and where it is said to be."""
+"""Spilled results: what is stored, and the path that the model is given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which templates a model is shown, in which order, and when one is recommended."""
+"""Ranking of templates: selection, order, and recommendation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tools give people (files, questions, plans) and what they read for the model (skills)."""
+"""Tools for users (files, questions, plans), and skills for the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The workspace tools over a real agent in a process of its own, run as a worker runs them: as a batch."""
+"""The workspace tools over a real agent in a separate process, run as a batch like in a worker."""
 
 from __future__ import annotations
 

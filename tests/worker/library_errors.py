@@ -1,4 +1,4 @@
-"""Exceptions as libraries of providers raise them, and the verdicts on them in short."""
+"""Exceptions as provider libraries raise them, and the expected verdicts."""
 
 from __future__ import annotations
 

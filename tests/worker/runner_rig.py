@@ -1,4 +1,4 @@
-"""Replicas without a model: real leases, runners and tasks on a real database, whose work is the test's to decide."""
+"""Replicas without a model: real leases, runners and tasks on a real database, with work that the test defines."""
 
 from __future__ import annotations
 

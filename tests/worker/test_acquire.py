@@ -1,4 +1,4 @@
-"""Finding chats that want to be driven and taking them: in order, once each, and only what may be taken."""
+"""Acquisition of runnable chats: in order, once each, and only those that may be taken."""
 
 from __future__ import annotations
 

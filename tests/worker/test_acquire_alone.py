@@ -1,4 +1,4 @@
-"""A replica that has no other beside it lets nobody go first."""
+"""Acquisition by a replica without peers: it does not wait before it takes a chat."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that somebody has to approve: what runs before, what waits, what an answer does, and what a crash changes."""
+"""Tool calls that need approval: before, while waiting, after the answer, and after a crash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work that belongs to no task: bounded, logged, and over when the process is."""
+"""Background tasks: bounded, logged, and ended with the process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of calls that came to nothing, also while the database is away."""
+"""Ledger rows of calls that failed or were stopped, also while the database is unavailable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tools that the client executes: the chat waits for their results, and not for ever."""
+"""Tools that the client executes: the chat waits for their results, up to a deadline."""
 
 from __future__ import annotations
 

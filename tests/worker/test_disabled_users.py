@@ -1,4 +1,4 @@
-"""What becomes of the chats of somebody whose account is disabled."""
+"""The chats of a user whose account is disabled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows an outcome: who gets which label, summary, hint and push, and what comes too late."""
+"""Effects of an outcome: labels, summaries, hints and pushes, and late results that are dropped."""
 
 from __future__ import annotations
 

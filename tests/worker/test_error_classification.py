@@ -1,4 +1,4 @@
-"""What ends a step, what people read about it, and what is stored."""
+"""Classification of step failures: the kind, the user's message, and the stored form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owners share the slots: one with nothing running is not kept waiting, and who makes room for others loses nothing."""
+"""Fair share of slots: an owner with nothing running does not wait, and giving up a slot loses no work."""
 
 from __future__ import annotations
 

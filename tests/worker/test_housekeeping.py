@@ -1,4 +1,4 @@
-"""The jobs beside all chats: what each does, on whom, and that none of them ends with a failure."""
+"""Housekeeping jobs: what each does, and that a failure ends none of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stopping: what the user sees of a stopped step is kept, and the chat rests or goes on with the next message."""
+"""Interrupts: the visible output of a stopped step is kept, and the chat rests or goes on with the next message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leases are kept by one beat for all, lost in time, and nobody works on without one."""
+"""Leases: renewed together, lost in time, and no work without one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runners of a process: coming, going, being told, and what is left of them."""
+"""The runners of a process: start, end, delivery of states, and cleanup."""
 
 from __future__ import annotations
 

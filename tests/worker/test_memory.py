@@ -1,4 +1,4 @@
-"""Memory comes back: caches are swept by themselves, and freed pages are given to the system."""
+"""Memory upkeep: caches are swept periodically, and free pages are returned to the system."""
 
 from __future__ import annotations
 

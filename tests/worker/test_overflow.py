@@ -1,4 +1,4 @@
-"""Chats that are longer than their model reads, against servers that refuse them in the words of the real ones."""
+"""Chats longer than their model's window, against servers that refuse them with real providers' messages."""
 
 from __future__ import annotations
 

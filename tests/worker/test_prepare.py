@@ -1,4 +1,4 @@
-"""What a step needs besides its history, and what becomes of the turn when it cannot be had."""
+"""Preparation of a step, and the turn's outcome when something cannot be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is removed of logins, of the audit log and of the runs of tools, and what stays."""
+"""Purge of logins, audit entries and tool runs: what is removed, and what stays."""
 
 from __future__ import annotations
 

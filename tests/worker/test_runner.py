@@ -1,4 +1,4 @@
-"""A runner follows the committed state of its chat, whatever it hears and in whatever order, and drives it by tasks."""
+"""A runner follows the committed state of its chat, in whatever order states arrive, and drives it by tasks."""
 
 from __future__ import annotations
 

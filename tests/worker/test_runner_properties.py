@@ -1,4 +1,4 @@
-"""Whatever a runner hears, in whatever order: at most one task is at work, and it is that of the newest state."""
+"""For any order of states: at most one task runs, and it is that of the newest state."""
 
 from __future__ import annotations
 

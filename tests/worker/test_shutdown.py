@@ -1,4 +1,4 @@
-"""The end of a replica: steps that can end do, the rest is let go of at once, and another replica goes on."""
+"""Shutdown of a replica: steps end if they can, other chats are released, and another replica goes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract of a task: behind its fence, under its watchdog, tried again until it is through or cancelled."""
+"""The contract of a task: fenced, watched, and retried until it is done or cancelled."""
 
 from __future__ import annotations
 

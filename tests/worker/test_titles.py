@@ -1,4 +1,4 @@
-"""Titles of new chats, and what holds for every short text: who is asked, what it costs, when it is tried again."""
+"""Titles of new chats, and the rules for all short texts: model choice, cost, and retries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole turns: a message goes in, and the worker brings it to its end."""
+"""Whole turns: from a user's message to rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever models and tools do, and whatever users do meanwhile: chats come to rest with a history that can go on."""
+"""For any behavior of models, tools and users: chats come to rest with a history that can go on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What exceptions of libraries mean: every literal, status and precedence of the table."""
+"""Classification of library exceptions: every literal, status and precedence of the table."""
 
 from __future__ import annotations
 

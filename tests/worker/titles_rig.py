@@ -1,4 +1,4 @@
-"""A world for short texts: real chats in a real database, a scripted model that answers by what it is asked for."""
+"""A rig for short texts: real chats in a real database, and a scripted model that answers by purpose."""
 
 from __future__ import annotations
 
