@@ -98,7 +98,7 @@ class Specs:
         if found is None:
             raise DriverError(
                 "invalid_workspace",
-                "The secret parameters of this workspace cannot be opened with the server's keys. Give them anew, or "
+                "The secret parameters of this workspace cannot be opened with the server's keys. Enter them again, or "
                 "tell an administrator.",
             )
         return opened | msgspec.json.decode(found.reveal(), type=dict[str, Value])

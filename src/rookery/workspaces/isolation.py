@@ -254,7 +254,7 @@ def _families(tried: _Tried) -> Finding:
 
 def _servers(tried: _Tried) -> Finding:
     if tried.mcp_started:
-        return Finding("MCP servers", False, "one was started though nobody agreed to it")
+        return Finding("MCP servers", False, "one was started without approval")
     return Finding("MCP servers", True, "none is started before its owner agrees")
 
 

@@ -356,9 +356,9 @@ class _Reading:
         table.done()
         for key in ("default", "options"):
             if kind == "secret" and key in table.raw:
-                table.wrong(key, "A secret has none: everybody can read a template.")
+                table.wrong(key, "A secret has none: every user can read a template.")
         if made.default is not None and parameter_values.without_credentials(made.default) != made.default:
-            table.wrong("default", "This URL has credentials in it, and everybody can read a template.")
+            table.wrong("default", "This URL has credentials in it, and every user can read a template.")
         if made.regex is not None and kind not in ("string", "list(string)", "secret"):
             table.wrong("regex", f"This has no meaning for the type {kind}.")
         for key in ("min", "max"):
@@ -406,7 +406,7 @@ def _preset_values(table: _Table, parameters: Mapping[str, Parameter]) -> dict[s
             table.wrong(key, f"There is no parameter {key}.")
             continue
         if known.type == "secret":
-            table.wrong(key, "A preset holds no secrets: everybody can read a template.")
+            table.wrong(key, "A preset holds no secrets: every user can read a template.")
             continue
         value = table.take(key, lambda raw, known=known: parameter_values.convert(raw, known.type), None)  # type: ignore[misc]
         if value is not None:

@@ -357,7 +357,7 @@ def _check(place: Ssh) -> None:
     if wrong:
         raise DriverError("invalid_workspace", f"The template's ssh.{wrong[0]} cannot be used.")
     if not place.known_hosts.strip():
-        raise DriverError("ssh_hostkey", "The template's ssh.known_hosts is empty: nobody vouches for the machine.")
+        raise DriverError("ssh_hostkey", "The template's ssh.known_hosts is empty, so the host key cannot be checked.")
 
 
 def _failed(place: Ssh, said: str) -> DriverError:

@@ -13,7 +13,7 @@ from rookery.workspaces.agent.errors import AgentError
 from rookery.workspaces.agent.state import Agent
 
 PROBE_S = 20.0
-SCRATCH = "/tmp"  # noqa: S108 - that of the view, made anew for each command
+SCRATCH = "/tmp"  # noqa: S108 - that of the view, made for each command
 # With its own processes where the kernel lets a nested sandbox mount /proc, else with those of the workspace.
 _VARIANTS = (("--unshare-pid", "--proc", "/proc"), ())
 

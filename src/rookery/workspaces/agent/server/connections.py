@@ -208,7 +208,7 @@ class Connection:
             raise AgentError(401, "unauthorized", "The token is missing or is not the one of this workspace.")
         generation = self._agent.config.generation
         if head.headers.get("x-rookery-generation") != str(generation):
-            message = f"This workspace is at generation {generation}; it was started anew since you connected."
+            message = f"This workspace is at generation {generation}; it was started again since you connected."
             raise AgentError(409, "generation", message)
 
     def _continue(self, head: Head) -> None:

@@ -187,7 +187,7 @@ def _end(plan: Plan, pid: int, process: subprocess.Popen[bytes]) -> None:
 def _record(plan: Plan, pid: int, *, monitor: int | None) -> dict[str, Any]:
     start = process_identity.start_of(pid)
     if start is None:
-        raise LaunchError("it ended at once", "agent_exited")
+        raise LaunchError("it ended immediately", "agent_exited")
     return {
         "workspace_id": plan.workspace_id,
         "generation": plan.generation,

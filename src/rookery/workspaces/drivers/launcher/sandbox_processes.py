@@ -131,7 +131,7 @@ def _signal(pid: int, start: int, number: int = signal.SIGKILL) -> None:
     except ProcessLookupError:
         pass
     except PermissionError as error:
-        raise LaunchError(f"process {pid} of the workspace belongs to somebody else", "stop_failed") from error
+        raise LaunchError(f"process {pid} of the workspace belongs to another user", "stop_failed") from error
     finally:
         os.close(handle)
 

@@ -30,7 +30,7 @@ def make_reachable(sources: list[str], uid: int) -> None:
         first = next(iter(hidden.values()))
         raise LaunchError(
             f"user {uid} may not enter {first}, and this machine allows no mounts to get around it "
-            f"({error.strerror}). Put data_dir below directories that everybody may enter.",
+            f"({error.strerror}). Put data_dir below directories that every user may enter.",
             "driver_unavailable",
         ) from error
     held = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in hidden}
