@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 
 from rookery.domain.access.rights import Action, Resource
-from rookery.domain.chat import approvals as rules_of_approvals
+from rookery.domain.chat import approvals as approval_rules
 from rookery.domain.chat import parts
 from rookery.domain.chat.approvals import Answer, Offers, Rule, Scope
 from rookery.domain.chat.errors import ChatNotRoot, InvalidInput
@@ -52,7 +52,7 @@ class Approvals(Part):
                 raise Disabled("Administrators want each call to be asked about. Answer without `always`.")
             args = parts.json_value(call.args)
             offered = call.offers or Offers()
-            rule = await in_pieces(rules_of_approvals.remembering(answer, call.tool_name, args, offered))
+            rule = await in_pieces(approval_rules.remembering(answer, call.tool_name, args, offered))
             if answer.always is Scope.CHAT:
                 await approvals.add_rule(at.conn, tx.chat.root_chat_id or tx.chat.id, rule)
             else:

@@ -13,8 +13,7 @@ from rookery.domain.chat.prompt import PromptRow
 from rookery.domain.content import snippets
 from rookery.store.authorized.chat_changes import Queue
 from rookery.store.authorized.rights import Grant, Part, Via, authz
-from rookery.store.chats import messages, search
-from rookery.store.chats import sent_messages as prompts
+from rookery.store.chats import messages, search, sent_messages
 from rookery.store.chats.chat_views import SearchMatch
 from rookery.store.chats.sent_messages import DEFAULT_LIMIT, Prompt
 from rookery.store.db import page_cursors
@@ -130,14 +129,14 @@ class Messages(Part):
     @authz(Resource.MESSAGE, Action.READ, via=Via.CHAT)
     async def prompts(self, at: Grant, chat_id: ChatId, *, limit: int = DEFAULT_LIMIT) -> tuple[Prompt, ...]:
         """Return the user's messages of this chat, newest first."""
-        return await prompts.list_of_chat(at.conn, chat_id, limit=limit)
+        return await sent_messages.list_of_chat(at.conn, chat_id, limit=limit)
 
     @authz(Resource.CHAT, Action.LIST, via=Via.USER)
     async def list_prompts(
         self, at: Grant, user_id: UUID, *, query: str | None = None, limit: int = DEFAULT_LIMIT
     ) -> tuple[Prompt, ...]:
         """Return the user's messages of all their own chats, newest first; with a query, those that match."""
-        return await prompts.list_of_owner(at.conn, user_id, query=query, limit=limit)
+        return await sent_messages.list_of_owner(at.conn, user_id, query=query, limit=limit)
 
     @authz(Resource.QUEUE, Action.READ, via=Via.CHAT)
     async def list_queue(self, at: Grant, chat_id: ChatId) -> Queue:

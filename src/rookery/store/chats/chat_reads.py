@@ -26,7 +26,7 @@ from rookery.store.chats.chat_views import Action, ChatFile, ChatView, ContextSt
 from rookery.store.chats.diffs import DiffStatus
 from rookery.store.db.pool import Connection
 from rookery.store.people.users import PublicUser
-from rookery.store.settings import chats as settings_chats
+from rookery.store.settings import chats as chat_settings
 from rookery.telemetry import log
 
 _log = log.get_logger("store.chats.chat_reads")
@@ -260,7 +260,7 @@ async def _action(conn: Connection, chat: ChatView) -> Action | None:
 
 async def _is_queued(conn: Connection, chat_id: ChatId) -> bool:
     try:
-        limits = (await settings_chats.read_chat_settings(conn)).limits
+        limits = (await chat_settings.read_chat_settings(conn)).limits
     except msgspec.ValidationError:
         # Settings of a newer version: workers use the last ones they could read, which are not known here.
         return False

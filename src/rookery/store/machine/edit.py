@@ -22,8 +22,7 @@ from rookery.domain.chat.messages import (
 from rookery.domain.chat.parts import Part
 from rookery.domain.chat.tool_calls import CloseReason
 from rookery.domain.chat.transitions import Transition
-from rookery.store.machine import message_rows, queue_rows, settlement
-from rookery.store.machine import open_calls as machine_open_calls
+from rookery.store.machine import message_rows, open_calls, queue_rows, settlement
 from rookery.store.machine.bundle import Tx, transition
 from rookery.store.machine.message_rows import Row
 
@@ -87,16 +86,16 @@ async def edit_message(
         files=parts.file_ids(content),
     )
     given = [replacement, *(message_rows.row_of(message) for message in suffix)]
-    open_calls = await machine_open_calls.turn_calls(tx)
+    left_open = await open_calls.turn_calls(tx)
     inserted = await message_rows.insert(
-        tx, message_rows.answering(tx, given, CloseReason.MESSAGE_EDITED, open_before=open_calls)
+        tx, message_rows.answering(tx, given, CloseReason.MESSAGE_EDITED, open_before=left_open)
     )
     deleted_queue = await queue_rows.delete_queue(tx) if tx.chat.queue_len else []
     await settlement.settle_running(tx, Transition.EDIT_MESSAGE, inserted)
     return Edited(
-        replacement=inserted[len(open_calls)],
-        closures=inserted[: len(open_calls)],
-        suffix=inserted[len(open_calls) + 1 :],
+        replacement=inserted[len(left_open)],
+        closures=inserted[: len(left_open)],
+        suffix=inserted[len(left_open) + 1 :],
         deleted_ids=sorted(row["id"] for row in cut if row["visibility"] != Visibility.MODEL),
         deleted_queued_ids=[row.id for row in deleted_queue],
     )

@@ -25,7 +25,7 @@ from rookery.store.models import model_configs, providers, spending
 from rookery.store.models.model_configs import ModelConfig
 from rookery.store.models.spending import SpendSettings
 from rookery.store.settings import audit, workspaces
-from rookery.store.settings import chats as settings_chats
+from rookery.store.settings import chats as chat_settings
 from rookery.store.settings.audit import AuditSettings
 from rookery.store.settings.chats import ChatSettings
 from rookery.store.settings.workspaces import WorkspaceSettings
@@ -82,7 +82,7 @@ def _all_public(name: str, kind: type[Struct]) -> Group:
 
 PROMPTS = Group("prompts", PromptSettings)
 MODELS = Group("models", ModelSettings, frozenset({"allow_personal_overrides"}))
-CHATS = _all_public(settings_chats.SETTING, ChatSettings)
+CHATS = _all_public(chat_settings.SETTING, ChatSettings)
 SHARING = _all_public(shares.SETTING, SharingSettings)
 SPEND = _all_public(spending.SETTING, SpendSettings)
 WORKSPACES = _all_public(workspaces.SETTING, WorkspaceSettings)
