@@ -19,7 +19,7 @@ def test_administrator_says_why_and_the_owner_sees_it(ada: Visitor, visit: Visit
     ada.allow("status of 403|WebSocket connection")
 
     page = ada.go(f"/c/{chat['id']}")
-    expect(page.get_by_role("heading", name="This chat is somebody else's")).to_be_visible()
+    expect(page.get_by_role("heading", name="This chat belongs to another user")).to_be_visible()
     expect(page.get_by_role("button", name="Read the chat")).to_be_disabled()
     page.get_by_role("textbox", name="Reason").fill(REASON)
     page.get_by_role("button", name="Read the chat").click()

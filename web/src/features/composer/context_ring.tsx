@@ -72,7 +72,7 @@ export function ContextRing({ chat, session, threshold, canAct }: Props) {
       <p className="font-medium">Context</p>
       <p className="text-small text-muted">
         {used === null ? "Known after the next answer." : `${tokens(used)} of ${limit ? tokens(limit) : "?"} tokens.`}{" "}
-        {threshold >= 100 ? "Never compacts by itself." : `Compacts at ${threshold} %.`}
+        {threshold >= 100 ? "Never compacts automatically." : `Compacts at ${threshold} %.`}
       </p>
       {cost.data && (
         <p className="mt-2 text-small text-muted">

@@ -62,7 +62,7 @@ export function StreamEnded({ ending }: { ending: "forbidden" | "gone" }) {
           {ending === "forbidden" ? "No longer shared with you" : "This chat was deleted"}
         </h1>
         <p className="mt-1 text-muted">
-          {ending === "forbidden" ? "Its owner ended the sharing." : "Nothing of it is left."}
+          {ending === "forbidden" ? "Its owner ended the sharing." : "It cannot be restored."}
         </p>
         <Link to="/" className="mt-4 inline-block text-accent underline">
           New chat
@@ -86,7 +86,7 @@ export function ReadOnly({ chat, isArchived, onUnarchive }: ReadOnlyProps) {
       <span className="flex-1">
         {isOwner && isArchived
           ? "This chat is archived."
-          : `${chat?.owner.name || chat?.owner.username || "Somebody else"} owns this chat. You can read it.`}
+          : `${chat?.owner.name || chat?.owner.username || "Another user"} owns this chat. You can read it.`}
       </span>
       {isOwner && isArchived && <Button onClick={onUnarchive}>Unarchive</Button>}
     </div>

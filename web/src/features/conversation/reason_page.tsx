@@ -22,7 +22,7 @@ export function ReasonPage({ chatId }: { chatId: string }) {
   return (
     <div className="grid h-full flex-1 place-items-center overflow-y-auto p-6">
       <form onSubmit={onSubmit} className="w-full max-w-md">
-        <h1 className="text-[20px] font-semibold">This chat is somebody else's</h1>
+        <h1 className="text-[20px] font-semibold">This chat belongs to another user</h1>
         <p className="mt-2 mb-4 text-muted">
           As an administrator you can read it if you say why. The owner sees who read it, when, and this reason.
         </p>

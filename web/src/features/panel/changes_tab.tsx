@@ -98,7 +98,7 @@ function Edits({ chat, isTurn, picker }: { chat: ChatView; isTurn: boolean; pick
           </p>
         )
       }
-      empty={`No file was edited in this ${isTurn ? "turn" : "chat"}${loaded}. What commands change is not seen here.`}
+      empty={`No file was edited in this ${isTurn ? "turn" : "chat"}${loaded}. Changes made by commands are not shown here.`}
     />
   );
 }

@@ -30,7 +30,7 @@ const NONE: ReadonlySet<string> = new Set();
 export function FilesTab(props: Props) {
   const { chat } = props;
   const status = useWorkspaceStatus(chat);
-  if (chat.my_role !== "owner") return <Empty text="Only the owner of the chat looks into its workspace." />;
+  if (chat.my_role !== "owner") return <Empty text="Only the chat's owner can see its workspace." />;
   if (chat.workspace_id === null) {
     return <Empty text="This chat has no workspace. Choose one below the message to see its files." />;
   }

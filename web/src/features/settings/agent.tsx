@@ -18,7 +18,7 @@ export function Agent() {
 
 function Prompts() {
   return (
-    <Section title="System prompt" text="What every agent on this server is told.">
+    <Section title="System prompt" text="Instructions for every agent on this server.">
       <Group
         group="prompts"
         read={(values: PromptSettingsValues) => ({

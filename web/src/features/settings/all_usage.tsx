@@ -12,7 +12,7 @@ const GROUPS = [
 /** What everybody has used. */
 export function AllUsage() {
   return (
-    <Section title="Usage of everybody">
+    <Section title="Usage of all users">
       <UsageReport groups={GROUPS} />
     </Section>
   );

@@ -39,7 +39,7 @@ export function Appearance() {
           onChange={(density) => keep({ density })}
           options={[
             { value: "comfortable", label: "Comfortable" },
-            { value: "compact", label: "Compact", hint: "More rows of the list at once." },
+            { value: "compact", label: "Compact", hint: "Shows more rows of the list." },
           ]}
         />
         <Switch

@@ -9,7 +9,7 @@ import { Select } from "@/ui/select";
 import { Switch } from "@/ui/switch";
 
 const ABOUT =
-  "A * stands for anything. All rules count, whoever wrote them, and the strongest that matches decides: deny, then ask, then allow.";
+  "A * stands for anything. All rules apply, no matter who wrote them. The strictest matching rule decides: deny, then ask, then allow.";
 
 /** What one's own agents may do without asking. */
 export function Approvals() {
@@ -40,7 +40,7 @@ export function Approvals() {
 /** What all agents on this server may do. */
 export function ServerApprovals() {
   return (
-    <Section title="Rules for everybody" text={ABOUT}>
+    <Section title="Rules for all users" text={ABOUT}>
       <Group
         group="approvals"
         read={(values: ApprovalSettingsValues) => ({

@@ -25,13 +25,13 @@ export function Chat() {
       <Section title="Reading">
         <Switch
           label="Follow the agent"
-          hint="The newest words stay in view while they arrive."
+          hint="The newest text stays in view while it arrives."
           checked={display.followAgent}
           onChange={(on) => keep({ follow_agent: on })}
         />
         <Switch
           label="Group tool calls"
-          hint="Runs of calls are one line that says what happened."
+          hint="Consecutive calls are shown as one line with a summary."
           checked={display.groupTools}
           onChange={(on) => keep({ group_tools: on })}
         />
@@ -40,7 +40,7 @@ export function Chat() {
           value={display.reasoningMode}
           onChange={(mode) => keep({ reasoning_mode: mode })}
           options={[
-            { value: "auto", label: "Reasoning opens while it streams", hint: "And closes once the answer begins." },
+            { value: "auto", label: "Reasoning opens while it streams", hint: "Closes when the answer begins." },
             { value: "preview", label: "A few lines of it" },
             { value: "open", label: "Always open" },
             { value: "closed", label: "Always closed" },
@@ -93,7 +93,7 @@ function DefaultModel() {
             value={values.model}
             onChange={(id) => set("model", id)}
             options={[
-              { value: "", label: "As the server says" },
+              { value: "", label: "Server default" },
               ...models.map((one) => ({ value: one.id, label: one.display_name || one.model })),
             ]}
             error={error("model_config_id")}
@@ -112,7 +112,7 @@ function Thresholds() {
   return (
     <Section
       title="Summarizing long chats"
-      text="At how many per cent of the model's context a chat is summarized. Empty: as the model says. 100: never by itself."
+      text="A chat is summarized when this percentage of the model's context is used. Empty: the model's setting. 100: never automatically."
     >
       <Form
         initial={initial}
@@ -130,7 +130,7 @@ function Thresholds() {
                 key={one.id}
                 label={one.display_name || one.model}
                 inputMode="numeric"
-                placeholder="As the model says"
+                placeholder="Model default"
                 value={values[one.id] ?? ""}
                 onChange={(e) => set(one.id, e.target.value)}
                 error={error(one.id)}

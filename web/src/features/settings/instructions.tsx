@@ -10,7 +10,7 @@ export function Instructions() {
   const { data } = usePreferences();
   if (!data) return null;
   return (
-    <Section title="Personal instructions" text="They stand in the prompt of every chat you start.">
+    <Section title="Personal instructions" text="They are part of the prompt of every chat you start.">
       <Form
         initial={{ custom_prompt: data.custom_prompt }}
         save={async (changed) => {

@@ -11,7 +11,7 @@ export function Limits() {
     <>
       <Section
         title="Spending"
-        text="At the limit nobody can begin anything new; a running turn ends before its next call."
+        text="At the limit, users cannot start new turns, and a running turn ends before its next model call."
       >
         <Group
           group="spend"
@@ -57,7 +57,7 @@ export function Limits() {
           {({ values, set }) => (
             <Switch
               label="People may share chats"
-              hint="Off: what was shared is hidden from readers at once."
+              hint="If off, shared chats are hidden from their readers immediately."
               checked={values.enabled}
               onChange={(on) => set("enabled", on)}
             />

@@ -41,7 +41,7 @@ export function Models() {
   const [deleting, setDeleting] = useState<ModelConfigView | null>(null);
   const nameOf = (id: string) => {
     const found = providers?.items.find((one) => one.id === id);
-    return found ? found.display_name || found.name : "A provider that is gone";
+    return found ? found.display_name || found.name : "Deleted provider";
   };
   const remove = useMutation({
     mutationFn: (one: ModelConfigView) => deleteModelConfig(one.id),
@@ -54,7 +54,7 @@ export function Models() {
     onError: (failure) => toast(sentence(failure), { kind: "error" }),
   });
   return (
-    <Section text="The default begins new chats; people choose among those that are on.">
+    <Section text="New chats use the default model. Users can choose any enabled model.">
       {error && <Notice kind="error">{sentence(error)}</Notice>}
       {isAdmin && (
         <Button kind="primary" className="self-start" onClick={() => setEditing("new")}>

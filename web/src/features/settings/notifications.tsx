@@ -31,7 +31,7 @@ export function Notifications() {
           onChange={(on) => keep({ notify_needs: on })}
         />
       </Section>
-      <Section title="How" text="In the page always; never for the chat that you look at.">
+      <Section title="How" text="Always shown in the page, except for the chat you are looking at.">
         <Switch
           label="Desktop notifications"
           hint="While the page is in the background."
@@ -40,7 +40,7 @@ export function Notifications() {
         />
         {permission === "denied" && (
           <Notice kind="warn">
-            Your browser does not allow notifications of this site. Its settings can change that.
+            Your browser does not allow notifications of this site. You can allow them in the browser's settings.
           </Notice>
         )}
         <Switch label="Sound" checked={state.notify_sound} onChange={(on) => keep({ notify_sound: on })} />

@@ -26,7 +26,7 @@ export const TYPES: { value: ProviderType; label: string }[] = [
   { value: "openrouter", label: "OpenRouter" },
   { value: "google", label: "Google" },
   { value: "bedrock", label: "Amazon Bedrock" },
-  { value: "bridge", label: "Other, by the bridge" },
+  { value: "bridge", label: "Other, through the bridge" },
   { value: "scripted", label: "Offline model" },
 ];
 const typeName = (type: string) => TYPES.find((one) => one.value === type)?.label ?? type;
@@ -198,7 +198,7 @@ function ProviderDialog({ provider, onClose }: { provider: ProviderView | null; 
           onChange={(on) => set("central_key_enabled", on)}
         />
         <Switch
-          label="Users may bring keys of their own"
+          label="Users may use their own keys"
           checked={form.allow_user_key}
           onChange={(on) => set("allow_user_key", on)}
         />

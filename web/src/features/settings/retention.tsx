@@ -8,15 +8,15 @@ import { useLater } from "@/ui/later";
 import { Select } from "@/ui/select";
 
 const NUMBERS = {
-  auto_archive_days: ["Archive chats that rested for", "Days. 0 is never."],
-  retention_days: ["Delete archived chats after", "Days. 0 keeps them."],
+  auto_archive_days: ["Archive inactive chats after", "Days. 0 means never."],
+  retention_days: ["Delete archived chats after", "Days. 0 means never."],
   running_roots: [
-    "Chats that may run at once",
-    "Of everybody together. One in four is kept for people who have none running. 0 is no limit.",
+    "Chats that may run at the same time",
+    "For all users together. A quarter is reserved for users without a running chat. 0 means no limit.",
   ],
   running_subagents: [
-    "Subagents that may run at once",
-    "Of everybody together, shared in the same way. 0 is no limit.",
+    "Subagents that may run at the same time",
+    "For all users together, shared in the same way. 0 means no limit.",
   ],
   dynamic_tool_timeout_seconds: ["Wait for results of a client's tools", "Seconds, 10 to 86,400."],
 } as const;
@@ -104,7 +104,7 @@ export function Retention() {
           {({ values, set, error }) => (
             <TextField
               label="Keep entries for"
-              hint="Days. 0 keeps them."
+              hint="Days. 0 keeps them forever."
               inputMode="numeric"
               value={values.retention_days}
               onChange={(e) => set("retention_days", e.target.value)}

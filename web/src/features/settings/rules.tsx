@@ -115,7 +115,7 @@ export function RulesEditor({ rules, onChange, error, field = "rules" }: Props) 
             />
             {rule.action === "deny" && (
               <TextField
-                label="Reason, told to the agent"
+                label="Reason, shown to the agent"
                 className="sm:col-span-2"
                 value={rule.reason}
                 onChange={(e) => change(index, { reason: e.target.value })}

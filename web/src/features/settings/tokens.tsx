@@ -34,7 +34,7 @@ export function Tokens() {
     onError: (error) => toast(sentence(error), { kind: "error" }),
   });
   return (
-    <Section text="For programs that talk to this server as you. A token never may more than you may.">
+    <Section text="For programs that talk to this server as you. A token never has more rights than you.">
       <Button kind="primary" className="self-start" onClick={() => setOpen(true)}>
         New token
       </Button>

@@ -28,7 +28,7 @@ export function OwnUsagePage() {
             )}
           </p>
           <p className="text-muted">
-            spent since <Moment at={spend.period.start} />; counted anew on <Moment at={spend.period.end} />
+            spent since <Moment at={spend.period.start} />; the count restarts on <Moment at={spend.period.end} />
           </p>
           {spend.limit_micros !== null && (
             <meter

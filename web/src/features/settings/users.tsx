@@ -107,7 +107,7 @@ export function Users() {
           open
           onOpenChange={() => setLink(null)}
           title="One-time link"
-          description="Send it to the person. Whoever opens it chooses the password; it works once, for 24 hours."
+          description="Send this link to the user. It lets them choose a password. It works once, within 24 hours."
         >
           <Secret label="Link" value={link.url} />
         </Dialog>

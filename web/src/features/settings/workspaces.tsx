@@ -8,8 +8,8 @@ const FIELDS = {
   max_per_user: ["Workspaces of one person", "0 is no limit."],
   max_running_per_user: ["Running workspaces of one person", "0 is no limit."],
   max_running_per_node: ["Running workspaces on one machine", "0 is no limit."],
-  max_idle_minutes: ["Stop a workspace that rested for", "Minutes; caps what templates say. 0 is never."],
-  delete_after_stopped_days: ["Delete a workspace that is stopped for", "Days. 0 is never."],
+  max_idle_minutes: ["Stop an idle workspace after", "Minutes. Templates cannot set a longer time. 0 means never."],
+  delete_after_stopped_days: ["Delete a stopped workspace after", "Days. 0 means never."],
 } as const;
 type Name = keyof typeof FIELDS;
 const NAMES = Object.keys(FIELDS) as Name[];

@@ -17,7 +17,7 @@ import { Notice } from "@/ui/notice";
 
 const STEPS = ["Account", "Model", "Workspace", "Go"] as const;
 const TEXTS = [
-  "Nobody has an account here yet. Yours will be the administrator's.",
+  "This server has no accounts yet. Your account will be the administrator.",
   "Which model should answer? You can change this at any time.",
   "Where should agents read, write and run things?",
   "Everything is ready.",

@@ -14,7 +14,7 @@ const SIMPLE = ["blank", "python", "node"];
 const NONE = {
   value: "",
   label: "None for now",
-  hint: "Agents talk, and touch nothing. Choose one later in any chat.",
+  hint: "Agents answer, but cannot run commands or edit files. You can choose a workspace later in any chat.",
 };
 
 /** Where the first agent works. `onDone` is told the id of the new workspace, null without one. */

@@ -69,7 +69,7 @@ export function ShareDialog({ chat, onClose }: { chat: ChatView; onClose: () => 
       <div className="mt-3 border-t border-line pt-3">
         <Switch
           label="Everyone on this server"
-          hint="Whoever has an account and the link can read it."
+          hint="Any user with the link can read it."
           checked={items.some((one) => one.user === "everyone")}
           onChange={(on) => save.mutate({ everyone: on ? "read" : null })}
         />

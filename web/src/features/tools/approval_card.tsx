@@ -86,7 +86,7 @@ export function ApprovalCard({ action }: { action: Action }) {
             autoFocus
             value={reason}
             onChange={(event) => setReason(event.target.value)}
-            placeholder="Why not? The agent is told."
+            placeholder="Why not? The agent sees this reason."
             className="min-w-0 flex-1 rounded-lg border border-control bg-bg1 px-3"
           />
           <Button type="submit" kind="danger" disabled={busy}>
