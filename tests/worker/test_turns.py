@@ -381,7 +381,7 @@ async def test_step_that_kills_its_process_ends_in_an_error(database_url: str) -
         await rig.add_replica()
         error = await rig.error(chat_id)
 
-        assert "tried as often" in error.message
+        assert "allowed number of attempts" in error.message
         assert len(rig.calls) == 2
         assert await rig.story(chat_id) == [USER]
 
