@@ -10,7 +10,9 @@ import sys
 PROGRAMS = (
     ("chromium", "the web application in a browser", "chromium fonts-dejavu-core"),
     ("sshd", "workspaces on other machines", "openssh-server openssh-client"),
-    ("curl", "the examples of the guide to the API", "curl"),
+    ("curl", "the examples of the guide to the API, and the network of workspaces", "curl"),
+    ("bwrap", "sandboxes inside a workspace", "bubblewrap"),
+    ("node", "the shipped template for Node", "nodejs"),
 )
 
 

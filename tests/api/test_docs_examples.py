@@ -25,6 +25,7 @@ from rookery.store.people.one_time_links import LinkKind
 from rookery.store.people.users import User
 from tests.api.api_rig import ApiRig, Person, open_house
 from tests.api.chat_rig import ChatRig
+from tests.programs import requires
 
 FOLDER = Path(__file__).parents[2] / "docs" / "api"
 PAGES = sorted(FOLDER.glob("*.md"))
@@ -190,19 +191,10 @@ async def reader(request: pytest.FixtureRequest, database_url: str, tmp_path: Pa
             await set_password(rig, person, "a long sentence of mine")
         (tmp_path / "bin").mkdir()
         curl = tmp_path / "bin" / "curl"
-        curl.write_text(CURL.format(curl=shlex.quote(found_curl())))
+        curl.write_text(CURL.format(curl=shlex.quote(shutil.which("curl") or "curl")))
         curl.chmod(0o755)
         (tmp_path / "photo.png").write_bytes(PIXEL)
         yield Reader(rig, tmp_path, person)
-
-
-def found_curl() -> str:
-    """Where curl is. On a developer's machine without it, skip; in CI, fail."""
-    found = shutil.which("curl")
-    if found is None and not os.environ.get("CI"):
-        pytest.skip("curl is not installed")
-    assert found is not None, "The examples of the guide need curl."
-    return found
 
 
 async def set_password(rig: ApiRig, person: Person, password: str) -> None:
@@ -223,6 +215,7 @@ def test_every_block_says_whether_it_runs() -> None:
     assert {page.stem for page in PAGES} >= {"chats", "identity", "sdk", "streams"}
 
 
+@requires("curl")
 @pytest.mark.parametrize(
     "reader",
     [page for page in PAGES if any(block.language in RUN for block in blocks(page))],
@@ -241,6 +234,7 @@ async def test_examples_of_the_page_run(reader: Reader, request: pytest.FixtureR
             assert f'"type":"{first}"' in output, output
 
 
+@requires("curl")
 @pytest.mark.parametrize("reader", [FOLDER / "chats.md"], indirect=True)
 @pytest.mark.parametrize(
     "block",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import tarfile
 import tempfile
 from collections.abc import AsyncIterator
@@ -25,8 +26,9 @@ from rookery.workspaces.service import as_push
 from rookery.workspaces.templates import TemplateFile
 from tests.api.api_rig import ApiRig, Person, open_house
 from tests.api.chat_rig import text
-from tests.api.test_docs_examples import CURL, Reader, blocks, found_curl
+from tests.api.test_docs_examples import CURL, Reader, blocks
 from tests.eventually import until
+from tests.programs import requires
 from tests.workspaces.fake_driver import FakeDriver
 from tests.workspaces.workspaces_rig import MANIFEST
 
@@ -73,13 +75,14 @@ async def site(database_url: str, tmp_path: Path) -> AsyncIterator[Site]:
         yield opened
 
 
+@requires("curl")
 async def test_examples_of_the_guide_run(site: Site, tmp_path: Path) -> None:
     await site.rig.replica.workspaces.push_templates()
     await site.rig.add_model()
     site.driver.printed = "hello from the script\n"
     (tmp_path / "bin").mkdir()
     curl = tmp_path / "bin" / "curl"
-    curl.write_text(CURL.format(curl=found_curl()))
+    curl.write_text(CURL.format(curl=shutil.which("curl") or "curl"))
     curl.chmod(0o755)
     reader = Reader(site.rig, tmp_path, site.ada)
     examples = [block for block in blocks(GUIDE) if block.language != "toml"]

@@ -15,6 +15,7 @@ from rookery.store.workspaces import templates as stored
 from rookery.workspaces import templates
 from rookery.workspaces.service import as_push
 from rookery.workspaces.templates import TemplateFile
+from tests.programs import requires
 from tests.tools.replica_rig import ReplicaRig, open_homestead
 from tests.workspaces.drivers.driver_rig import known_machine
 from tests.workspaces.egress.outside_servers import outside
@@ -33,6 +34,7 @@ async def push(stead: ReplicaRig, *hosts: str) -> None:
         await stored.push_template(conn, as_push(packed))
 
 
+@requires("curl")
 async def test_chat_reaches_listed_hosts_before_and_after_a_restart(database_url: str, tmp_path: Path) -> None:
     # The one name that every machine resolves to the loopback. The variables of the proxy make an exception of it.
     loopback = "127.0.0.1/32,::1/128"

@@ -17,6 +17,7 @@ from rookery.workspaces import manifest, parameters, service, shipped_templates,
 from rookery.workspaces.drivers.protocol import Limits
 from rookery.workspaces.template_problems import ParametersInvalid
 from rookery.workspaces.templates import TemplateFile
+from tests.programs import requires
 from tests.store.builders import World, open_world
 from tests.store.machine.machine_rig import Recorder
 
@@ -204,6 +205,7 @@ def test_python_makes_an_environment_and_keeps_it(tmp_path: Path) -> None:
     assert (tmp_path / "project" / ".venv" / "bin" / "python").exists()
 
 
+@requires("node")
 def test_node_makes_a_project_and_installs_nothing_unasked(tmp_path: Path) -> None:
     done = run("node", tmp_path, packages="[]")
 

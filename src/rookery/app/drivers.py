@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
-
 from rookery.settings.settings import Settings, private_paths
 from rookery.workspaces import agent_bundle, networks
 from rookery.workspaces.drivers.local import LocalDriver
@@ -44,8 +42,9 @@ def own_ports(settings: Settings) -> tuple[int, ...]:
 
 def _database_ports(url: str) -> set[int]:
     """Return the ports of all servers in the URL, which may name several."""
-    places = urlsplit(url).netloc.rpartition("@")[2].split(",")
-    ports = [place.rpartition(":")[2] for place in places]
+    # Not by `urlsplit`: some versions of Python refuse an IPv6 address behind other hosts.
+    authority = url.partition("://")[2].partition("/")[0].partition("?")[0]
+    ports = [host.rpartition(":")[2] for host in authority.rpartition("@")[2].split(",")]
     return {int(port) if port.isascii() and port.isdigit() else DATABASE_PORT for port in ports}
 
 

@@ -25,6 +25,7 @@ from rookery.workspaces.drivers.sandbox_check import bounded, how_to_allow_names
 from rookery.workspaces.drivers.workspace_users import DEFAULT_RANGE
 from rookery.workspaces.networks import Network
 from tests.eventually import until
+from tests.programs import requires
 from tests.workspaces.drivers.driver_rig import known_machine, local_driver, processes_like, run, spec
 
 LONG = 60.0
@@ -377,6 +378,7 @@ async def test_workspace_has_a_network_of_its_own_unless_settings_and_template_s
     assert await namespace(open_driver, spec(sandbox=Sandbox(network="host"))) == machine
 
 
+@requires("bwrap")
 @pytest.mark.parametrize(("nested", "works"), [(True, True), (False, False)])
 async def test_nested_sandboxes_work_when_the_template_says_so(local_rig: LocalRig, nested: bool, works: bool) -> None:
     ws = await local_rig.start(sandbox=Sandbox(network="none", nested=nested))

@@ -24,6 +24,7 @@ from rookery.workspaces.drivers.workspace_directory import Layout
 from rookery.workspaces.drivers.workspace_users import DEFAULT_RANGE
 from rookery.workspaces.egress.sockets import EgressSockets
 from tests.eventually import until
+from tests.programs import requires
 from tests.workspaces.drivers import driver_rig
 from tests.workspaces.egress.outside_servers import HERE, Names, Outside, outside
 
@@ -94,6 +95,7 @@ def urllib(url: str) -> str:
     return f"python3 -c {shlex.quote(URLLIB)} {shlex.quote(url)}"
 
 
+@requires("curl")
 async def test_listed_host_is_reached_by_http_and_by_tls(world: World) -> None:
     driver = await world.replica()
     plain, secure = await world.out.web(), await world.out.web("over tls", tls=True)
@@ -127,6 +129,7 @@ async def test_programs_find_the_proxy_in_their_environment(world: World) -> Non
     assert (found["NO_PROXY"], found["no_proxy"], found["COLOUR"]) == ("localhost,127.0.0.1,::1", "own.test", "green")
 
 
+@requires("curl")
 async def test_startup_script_has_the_network_already(world: World) -> None:
     driver = await world.replica()
     port = await world.out.web()
@@ -139,6 +142,7 @@ async def test_startup_script_has_the_network_already(world: World) -> None:
     assert await world.run(ws, "cat ~/fetched") == (0, "hello from outside")
 
 
+@requires("curl")
 async def test_everything_else_is_refused_in_words(world: World) -> None:
     driver = await world.replica()
     port, inside = await world.out.web(), await world.out.web("inside", host="127.0.0.2")
@@ -203,6 +207,7 @@ async def test_there_is_no_way_past_the_proxy(world: World) -> None:
     assert world.out.heard == []
 
 
+@requires("curl")
 @pytest.mark.parametrize(
     "attempt",
     [
@@ -242,6 +247,7 @@ async def is_connected(world: World, ws: WorkspaceSpec) -> bool:
     return (await world.run(ws, "grep -q ':0C38 [0-9A-F:]* 01 ' /proc/net/tcp"))[0] == 0
 
 
+@requires("curl")
 async def test_another_replica_takes_over_and_whoever_connects_only_waits(world: World) -> None:
     first, second = await world.replica(), await world.replica()
     port = await world.out.web()
@@ -273,6 +279,7 @@ asyncio.run(main())
 """
 
 
+@requires("curl")
 async def test_replica_that_was_killed_leaves_its_sockets_to_the_next(world: World) -> None:
     driver = await world.replica()
     port = await world.out.web()
@@ -297,6 +304,7 @@ async def test_replica_that_was_killed_leaves_its_sockets_to_the_next(world: Wor
     assert await world.run(ws, f"curl -sS http://listed.test:{port}/") == (0, "hello from outside")
 
 
+@requires("curl")
 @pytest.mark.parametrize("who", ["the replica that serves it", "another replica"])
 async def test_stop_ends_what_is_under_way(world: World, who: str) -> None:
     first, second = await world.replica(), await world.replica()
@@ -335,6 +343,7 @@ async def test_sandbox_that_died_is_not_served_any_more(world: World) -> None:
     assert not Layout.of(world.data_dir, ws.id).egress_socket.exists()
 
 
+@requires("curl")
 async def test_changed_list_holds_from_the_next_start(world: World) -> None:
     driver, other = await world.replica(), await world.replica()
     port = await world.out.web()
@@ -363,6 +372,7 @@ async def test_changed_list_holds_from_the_next_start(world: World) -> None:
 MISSING = "ls: cannot access '/run/rookery-egress': No such file or directory\n0\n"
 
 
+@requires("curl")
 async def test_settings_cap_what_a_template_asks_for(world: World) -> None:
     driver = await world.replica(network_max="hosts")
     ws = await world.start(driver, sandbox=Sandbox(network="host"))
