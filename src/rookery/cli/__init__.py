@@ -1,5 +1,5 @@
-"""The command line: what `rookery` does when it is typed.
+"""The command line `rookery`.
 
-It may import everything below it, but late: `rookery --help` must not load the database driver or the web
-framework. Start with `main` (arguments, exit codes, dispatch) and `output` (what people and programs get to read).
+It may import every other package, but late: `rookery --help` must not load the database driver or the web framework.
+Start with `main` (arguments, exit codes, dispatch) and `output` (text for users, JSON for programs).
 """

@@ -1,4 +1,4 @@
-"""The exit codes of `rookery`, and which expected error ends with which."""
+"""The exit codes of `rookery`, and the table of expected errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
-# The first class that fits decides. An error that is in no row is a bug, and is reported as one.
+# The first matching class decides. An error without a row is a bug, and is reported as one.
 EXIT_CODES: tuple[tuple[type[Exception], Exit], ...] = (
     (SettingsError, Exit.USAGE),
     (errors.DatabaseUnreachable, Exit.UNREACHABLE),
@@ -31,7 +31,7 @@ EXIT_CODES: tuple[tuple[type[Exception], Exit], ...] = (
 
 
 def exit_code(error: BaseException) -> Exit | None:
-    """The exit code of an expected error; None for one that nobody expected."""
+    """Return the exit code of an expected error; None for an unexpected one."""
     if isinstance(error, OSError) and error.errno is None:
-        return None  # raised by code, not by the operating system: a timeout that nobody handled
+        return None  # raised by code, not by the operating system: an unhandled timeout
     return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), None)

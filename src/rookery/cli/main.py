@@ -1,7 +1,7 @@
-"""The entry point of `rookery`: arguments, settings, exit codes, and which module does the work.
+"""The entry point of `rookery`: arguments, settings, exit codes, and the dispatch to commands.
 
-Commands are imported when they are chosen. An expected failure is one line on stderr and an exit code from one
-table; a traceback is only shown when the log level is debug.
+Commands are imported when they are chosen. An expected failure is one line on stderr and an exit code from one table; a
+traceback is shown only at log level debug.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rookery.settings import keys, settings
 from rookery.settings.settings import Loaded, SettingsError
 
 if TYPE_CHECKING:
-    # At run time it is imported late: it brings the log and asyncio, half the time that `rookery --help` takes.
+    # At run time it is imported late: it loads the log and asyncio, half the time of `rookery --help`.
     from rookery.cli.output import Output
 
 SETTINGS = "settings"
@@ -33,8 +33,7 @@ Command: TypeAlias = "Callable[[argparse.Namespace, Loaded, Output], int]"
 
 def main(argv: Sequence[str] | None = None) -> int:
     _open_missing_streams()
-    # At its end the interpreter would look through everything for cycles, several times: 0.3 s in which only memory is
-    # given back that the process is about to lose anyway.
+    # At exit the interpreter would search for cycles several times: 0.3 s to free memory that the exit frees anyway.
     atexit.register(gc.freeze)
     try:
         arguments = parser().parse_args(argv)
@@ -44,27 +43,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     finally:
-        # Nothing is left to interrupt; one signal more would only replace the exit code by a death.
+        # Nothing is left to interrupt; another signal would only replace the exit code by a death.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
 
 
 def _open_missing_streams() -> None:
-    """Started with a standard stream closed, the next file or socket would get its number, and what is meant for
-    people would go there; libuv even aborts when it closes such a one."""
+    """Open closed standard streams. The next file or socket would otherwise get such a number, and receive the text
+    meant for users; libuv even aborts when it closes one."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
             # The lowest free number is this one: those below are open by now.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
-    # Python had nothing to open for them, and says so with None.
+    # Python sets these to None if they were closed at the start.
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115 - open as long as the process
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
 def run(command: Callable[[Output], int], out: Output) -> int:
-    """Run a command to its exit code, whatever happens inside it."""
+    """Run a command and return its exit code, whatever happens inside it."""
     from rookery.cli.output import OutputClosed
 
     try:
@@ -98,8 +97,8 @@ def _guarded(command: Callable[[Output], int], out: Output) -> int:
 
 def _execute(arguments: argparse.Namespace, out: Output) -> int:
     if not hasattr(arguments, "strict_config"):
-        # A client: the settings of a server on this machine, right or wrong, are nothing to it. Only whoever looks for
-        # a bug says so in the same way everywhere.
+        # A client: the settings of a server on this machine do not apply to it, valid or not. Only the log level is
+        # read, so that debugging is enabled in the same way everywhere.
         out.show_tracebacks = os.environ.get("ROOKERY_LOG_LEVEL") == "debug"
         code: int = arguments.run(arguments, out)
         return code
@@ -156,7 +155,7 @@ def _config(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
 
 
 def _run_admin(command: Coroutine[Any, Any, int], loaded: Loaded, out: Output) -> int:
-    """Admin commands talk to people: unless a level was asked for, they log warnings only."""
+    """Run an admin command. These talk to users: unless a level was set, they log warnings only."""
     is_default = loaded.sources["log_level"] == settings.DEFAULT
     level = "warning" if is_default else loaded.settings.log_level
     return run_async(command, out, log_format=loaded.settings.log_format, log_level=level)
@@ -167,7 +166,7 @@ def _run_client(command: Coroutine[Any, Any, int], out: Output) -> int:
 
 
 def run_async(command: Coroutine[Any, Any, int], out: Output, *, log_format: str, log_level: str) -> int:
-    """Run on uvloop where there is one, with the log on stderr until the command has ended."""
+    """Run on uvloop if it is installed, with the log on stderr until the command has ended."""
     import asyncio
 
     from rookery.telemetry import log
@@ -184,7 +183,7 @@ def run_async(command: Coroutine[Any, Any, int], out: Output, *, log_format: str
 
 
 async def _until_sigterm(command: Coroutine[Any, Any, int]) -> int | None:
-    """SIGTERM cancels a command like Ctrl-C does, so that it stops what it has started. None: it was cancelled."""
+    """Cancel the command on SIGTERM, as Ctrl-C does, so that it stops what it has started. None: it was cancelled."""
     import asyncio
 
     task, is_told_to_end = asyncio.current_task(), False
@@ -212,7 +211,7 @@ def _loop_factory() -> Callable[[], Any] | None:
     return uvloop.new_event_loop
 
 
-# What is said when it goes wrong
+# Error messages
 
 
 def _refuse_settings(error: SettingsError, out: Output) -> int:
@@ -224,7 +223,7 @@ def _refuse_settings(error: SettingsError, out: Output) -> int:
 
 
 def _cause(error: Exception) -> Exception:
-    """What a group of tasks failed of: an expected error if there is one, else the first."""
+    """Return the cause of a failed group of tasks: an expected error if there is one, else the first."""
     while isinstance(error, ExceptionGroup):
         error = next((one for one in error.exceptions if exit_code(one) is not None), error.exceptions[0])
     return error
@@ -251,7 +250,7 @@ def _sentence(error: Exception) -> str:
 
 
 def _bug(error: Exception) -> str:
-    """One line that says what and where; the rest is for whoever asks for it."""
+    """Return one line with the error and its location; the traceback is shown on request."""
     import traceback
 
     frames = traceback.extract_tb(error.__traceback__)
@@ -266,7 +265,8 @@ def _bug(error: Exception) -> str:
 
 
 class _Help(argparse.HelpFormatter):
-    """The usage names what is a command's own. The settings are more than a screen, and have a section below."""
+    """Formats the help. The usage lists the command's own arguments; the settings fill a screen, and have a section
+    below."""
 
     def add_usage(
         self,
@@ -279,12 +279,12 @@ class _Help(argparse.HelpFormatter):
 
 
 def _section(action: argparse.Action) -> str | None:
-    """The title of the group that an argument was added to."""
+    """Return the title of the group that an argument was added to."""
     return getattr(getattr(action, "container", None), "title", None)
 
 
 class _Parser(argparse.ArgumentParser):
-    """Errors in one line: who wants the usage can ask for it."""
+    """Reports errors in one line, without the usage."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"formatter_class": _Help, **options})
@@ -298,14 +298,14 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"rookery {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add(commands, "serve", _serve, "start the database if it is embedded, migrate, and serve", has_json=False)
-    admin = commands.add_parser("admin", help="look after an installation", description="Look after an installation.")
+    admin = commands.add_parser("admin", help="administer an installation", description="Administer an installation.")
     tasks = admin.add_subparsers(title="commands", metavar="COMMAND", required=True)
     migrate = _add(tasks, "migrate", _migrate, "bring the database schema up to date")
-    migrate.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    migrate.add_argument("--dry-run", action="store_true", help="only show what would be done")
     _add(tasks, "status", _status, "show replicas, running chats and the schema")
     _add(tasks, "doctor", _doctor, "check configuration, database and environment; exit 1 if something fails")
     config = _add(tasks, "config", _config, "show the effective settings, with secrets masked")
-    config.add_argument("--sources", action="store_true", help="say where each value came from")
+    config.add_argument("--sources", action="store_true", help="show the source of each value")
     admin_arguments.add_to(tasks, _add, _run_admin)
     chat_arguments.add_to(commands, _run_client)
     return top
@@ -319,7 +319,7 @@ def _add(commands: Any, name: str, run: Command, summary: str, *, has_json: bool
     if has_json:
         command.add_argument("--json", action="store_true", help="print one JSON document instead of text")
     group = command.add_argument_group(SETTINGS, "A flag wins over its ROOKERY_ variable, which wins over the file.")
-    group.add_argument("--strict-config", action="store_true", help="refuse names of settings that do not exist")
+    group.add_argument("--strict-config", action="store_true", help="refuse unknown setting names")
     for key in keys.KEYS:
         _add_flag(group, key)
     return command
@@ -329,9 +329,9 @@ def _add_flag(group: Any, key: keys.Key) -> None:
     default = key.otherwise or key.default
     text = f"{key.meaning} Default: {str(default).lower() if key.kind.is_switch else default}.".replace("`", "")
     metavar = key.kind.name.replace("`", "").replace(" or ", "|").replace(" ", "-")
-    # `--log-access` alone is yes, `--log-access false` is no.
+    # `--log-access` alone is true, `--log-access false` is false.
     options = {"nargs": "?", "const": "true"} if key.kind.is_switch else {}
-    # argparse fills in percent signs. A flag that is always refused is known, to say why, and not shown.
+    # argparse expands percent signs. A flag that is always refused is accepted to explain why, and not shown.
     shown = text.replace("%", "%%") if key.has_flag else argparse.SUPPRESS
     group.add_argument(key.flag, dest=key.field, metavar=metavar, help=shown, **options)
 

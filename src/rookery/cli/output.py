@@ -1,6 +1,6 @@
-"""What a command says: lines and tables for people, or one JSON document for programs.
+"""The output of a command: lines and tables for users, or one JSON document for programs.
 
-In JSON mode stdout carries that document and nothing else; everything for people goes to stderr or nowhere.
+In JSON mode stdout carries only that document; text for users goes to stderr or is dropped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CLEAR_LINE = "\r\x1b[2K"
 
 
 class OutputClosed(Exception):
-    """stdout takes nothing more. Without a reason its reader has left, as `head` does: nothing is wrong then."""
+    """Raised when stdout is closed. Without a reason its reader has left, as `head` does: that is not an error."""
 
     def __init__(self, reason: str = "") -> None:
         self.reason = reason
@@ -28,11 +28,10 @@ class OutputClosed(Exception):
 
 
 class Output:
-    """Everything a command prints goes through here. `finish` writes the JSON document, once, at the end.
+    """Everything a command prints. `finish` writes the JSON document, once, at the end.
 
-    `secrets` are hidden in all that goes to stderr. `show_tracebacks` is for those who asked for debug output. With
-    `has_log_beside` others write lines to stderr all the time: progress is told in lines, too, or theirs would begin
-    behind it.
+    `secrets` are hidden in everything on stderr. `show_tracebacks` is set at log level debug. With `has_log_beside` the
+    log also writes to stderr: progress is then printed in lines, or log lines would start behind it.
     """
 
     def __init__(self, stdout: TextIO, stderr: TextIO, *, json: bool = False) -> None:
@@ -46,18 +45,18 @@ class Output:
         self.has_log_beside = False
 
     def line(self, text: str = "") -> None:
-        """A line for people. Control characters are shown, not obeyed: the text may come from anywhere."""
+        """Print a line for users. Control characters are escaped: the text may come from anywhere."""
         if not self.json:
             self._print(self._stdout, printable(text))
 
     def text(self, piece: str) -> None:
-        """A piece of text for stdout, as it is and without a line end: what arrives bit by bit."""
+        """Print a piece of text on stdout unchanged and without a line end, for text that arrives in pieces."""
         if not self.json:
             self._clear_progress()
             self._write(self._stdout, _encodable(piece, self._stdout))
 
     def aside(self, piece: str) -> None:
-        """A piece of text for stderr, in both modes. The caller has made it safe to show."""
+        """Print a piece of text on stderr, in both modes. The caller has escaped it."""
         self._clear_progress()
         self._write(self._stderr, _encodable(hide_secrets(piece, self.secrets), self._stderr))
 
@@ -70,7 +69,7 @@ class Output:
         return self._stderr.isatty()
 
     def table(self, headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """Aligned columns; numbers to the right."""
+        """Print aligned columns; numbers to the right."""
         if self.json:
             return
         cells = [[_cell(value) for value in row] for row in rows]
@@ -84,7 +83,7 @@ class Output:
             self._print(self._stdout, "  ".join(padded).rstrip())
 
     def progress(self, text: str) -> None:
-        """What goes on right now: one line that changes on a terminal, plain lines elsewhere. Always on stderr."""
+        """Show progress on stderr: one changing line on a terminal, plain lines elsewhere."""
         if self.has_log_beside or not self._stderr.isatty():
             self._print(self._stderr, printable(text))
             return
@@ -96,7 +95,7 @@ class Output:
         self.error(f"warning: {text}")
 
     def error(self, text: str) -> None:
-        """One line, for people, in both modes."""
+        """Print an error in one line, in both modes."""
         self._print(self._stderr, f"rookery: {printable(hide_secrets(text, self.secrets))}")
 
     def traceback(self, error: BaseException) -> None:
@@ -104,7 +103,7 @@ class Output:
         self._print(self._stderr, "\n".join(printable(row) for row in text.splitlines()))
 
     def result(self, document: object) -> None:
-        """The document for programs. A later one replaces it: an error that ends a command wins."""
+        """Set the document for programs. A later one replaces it: an error that ends a command wins."""
         self._document = document
 
     def finish(self) -> None:
@@ -115,7 +114,7 @@ class Output:
             self._document = None
 
     def abandon(self) -> None:
-        """Send what is still buffered for stdout nowhere, or the interpreter complains about it at exit."""
+        """Discard what is still buffered for stdout, or the interpreter reports an error at exit."""
         with suppress(OSError, ValueError):
             devnull = os.open(os.devnull, os.O_WRONLY)
             os.dup2(devnull, self._stdout.fileno())
@@ -135,13 +134,14 @@ class Output:
             stream.write(text)
             stream.flush()
         except OSError as error:
-            # Without stderr there is nobody to tell anything; the work itself goes on.
+            # Without stderr messages are dropped; the work continues.
             if stream is self._stdout:
                 raise OutputClosed("" if isinstance(error, BrokenPipeError) else str(error.strerror)) from error
 
 
 def _encodable(text: str, stream: TextIO) -> str:
-    """What the stream's encoding lacks becomes question marks: a terminal from long ago must not end the command."""
+    """Replace characters that the stream's encoding lacks by question marks: an old terminal must not end the
+    command."""
     encoding = stream.encoding or "utf-8"
     return text.encode(encoding, "replace").decode(encoding)
 

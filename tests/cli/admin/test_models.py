@@ -269,7 +269,7 @@ async def test_provider_with_models_is_removed_only_when_that_is_meant(desk: Des
     meant = await desk.ok("provider remove offline --yes")
 
     assert asked.returncode == 1
-    assert "1 model(s) of offline would go with it" in asked.stderr
+    assert "This also removes 1 model(s) of offline" in asked.stderr
     assert meant == "Provider offline is removed, with 1 model(s) and every key for it.\n"
     assert await providers.list_providers(desk.conn) == []
 

@@ -79,7 +79,7 @@ async def test_every_value_gets_under_the_active_key_and_the_old_one_may_go(
         0,
         [
             # The mark moves when the ring is checked; counted here are the keys, and with --full the mark once more.
-            f"{3 if flags else 2} value(s) sealed anew with key new.",
+            f"{3 if flags else 2} value(s) sealed again with key new.",
             "key  values  role",
             "new       3  active",
             "old       0  opens only",
@@ -117,7 +117,7 @@ async def test_status_counts_and_changes_nothing(rows: ModelRows, tmp_path: Path
             "key  values  role",
             "new       0  active",
             "old       3  opens only",
-            "`rookery admin rotate-secrets` brings them all under the active key.",
+            "`rookery admin rotate-secrets` seals them all with the active key.",
         ],
     )
     assert await opened(rows, BEFORE, provider_id, user_id) == [SecretStr(CENTRAL), SecretStr(OWN)]

@@ -88,7 +88,7 @@ async def test_ctrl_c_stops_the_turn_and_keeps_what_was_said(rig: ChatRig) -> No
 
     assert code == Exit.INTERRUPTED
     assert "Stopping; Ctrl-C again leaves the chat running." in rig.notes
-    assert "rookery: Interrupted. What was said so far is saved." in rig.notes
+    assert "rookery: Interrupted. The answer so far is saved." in rig.notes
     (made,) = (await rig.client.chats.list()).items
     assert (await rig.client.messages.list(made.id)).items[0].content[0].text == "Half an answer"
 
@@ -109,7 +109,7 @@ async def test_second_ctrl_c_leaves_the_chat_running(rig: ChatRig, monkeypatch: 
             code = await running
 
     assert code == Exit.INTERRUPTED
-    assert rig.notes[-1] == f"rookery: Left. The chat goes on: rookery chat attach {str(made.id)[:8]}"
+    assert rig.notes[-1] == f"rookery: Left. The chat continues: rookery chat attach {str(made.id)[:8]}"
 
 
 async def test_events_are_printed_as_lines_of_json(rig: ChatRig) -> None:
@@ -157,7 +157,7 @@ async def test_who_stops_watching_is_told_how_to_come_back(rig: ChatRig) -> None
             await watching
 
     assert rig.said == "Half an answer\n"
-    assert rig.notes[-1] == f"The chat goes on: rookery chat attach {str(made.id)[:8]}"
+    assert rig.notes[-1] == f"The chat continues: rookery chat attach {str(made.id)[:8]}"
 
 
 async def test_list_shows_ids_that_can_be_used(rig: ChatRig) -> None:
@@ -243,12 +243,12 @@ def test_conversation_at_the_prompt(database_url: str, tmp_path: Path) -> None:
     for words in (
         "There is no chat yet.",
         "/quit   leave",
-        "There is no /nonsense.",
-        "Nothing runs.",
+        "There is no command /nonsense.",
+        "No turn is running.",
         "starts another",
     ):
         assert words in rig.stderr.getvalue()
-    assert rig.notes[-1] == f"Go on with: rookery chat attach {str(made[0].id)[:8]}"
+    assert rig.notes[-1] == f"Continue with: rookery chat attach {str(made[0].id)[:8]}"
 
 
 @pytest.mark.parametrize("end", [EOFError, KeyboardInterrupt])
@@ -259,4 +259,4 @@ def test_end_of_input_leaves_the_prompt(database_url: str, tmp_path: Path, end: 
     with seated(database_url, tmp_path, HELLO) as (rig, runner):
         assert prompt_loop.Talk(rig.terminal(), runner, model=None).run(read_line) == Exit.OK
 
-    assert rig.notes == ["Type a message; /help lists what else there is.", ""]
+    assert rig.notes == ["Type a message; /help lists the commands.", ""]

@@ -100,7 +100,7 @@ async def test_logging_out_leaves_a_token_alone_that_was_brought(desk: Desk) -> 
 
     await login.logout(desk.url, file=desk.file, out=desk.out)
 
-    assert desk.stdout.getvalue().endswith("The token was not made here, and stays valid.\n")
+    assert desk.stdout.getvalue().endswith("The token was not created here, and stays valid.\n")
     async with AsyncRookery(desk.url, token=person.token) as client:
         assert (await client.me()).username == "ben"
 

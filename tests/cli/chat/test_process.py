@@ -74,7 +74,7 @@ def log_in(served: Served, home: Path) -> str:
     terminal.type(f"{token}\n")
     terminal.wait_for("Email address: ")
     terminal.type("ann@example.org\n")
-    for question in ("Password: ", "The same again: "):
+    for question in ("Password: ", "Repeat the password: "):
         terminal.wait_for(question)
         terminal.type(f"{PASSWORD}\n")
     assert terminal.end() == 0, terminal.screen
@@ -97,7 +97,7 @@ def test_newcomer_logs_in_talks_stops_an_answer_and_leaves(tmp_path: Path) -> No
         terminal.type("hello\n")
         terminal.wait_for("I am Rookery's scripted model")
         terminal.type("\x03")
-        terminal.wait_for("Interrupted. What was said so far is saved.")
+        terminal.wait_for("Interrupted. The answer so far is saved.")
         terminal.wait_for("> ")
         terminal.type("hello again\n")
         terminal.wait_for("in the settings.")
@@ -141,7 +141,7 @@ def test_without_a_terminal_there_is_nobody_to_type(tmp_path: Path) -> None:
     done = rookery(tmp_path, "chat")
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "rookery: There is no terminal to type at. Use `rookery chat new PROMPT`.\n"
+    assert done.stderr == "rookery: There is no terminal. Use `rookery chat new PROMPT`.\n"
 
 
 def test_settings_of_a_server_are_nothing_to_a_client(tmp_path: Path) -> None:

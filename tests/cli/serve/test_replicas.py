@@ -280,7 +280,7 @@ async def test_failure_of_every_replica_ends_the_first_start_with_its_exit_code(
 
     assert done.returncode == 2
     assert "relay_bind" in done.stderr
-    assert done.stderr.splitlines()[-1] == "rookery: No replica could start; what they said is above."
+    assert done.stderr.splitlines()[-1] == "rookery: No replica could start. Their messages are above."
 
 
 async def test_replica_that_cannot_start_at_first_is_tried_again_while_the_other_serves(

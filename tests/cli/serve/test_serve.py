@@ -161,7 +161,7 @@ def test_port_in_use_is_one_line_and_exit_1(home: Path, data_dir: Path) -> None:
         done = rookery(home, "serve", "--data-dir", str(data_dir), "--listen", address)
 
     assert done.returncode == 1
-    expected = f"{address} is already in use. Stop what listens there, or choose another address with --listen."
+    expected = f"{address} is already in use. Stop its program, or choose another address with --listen."
     assert done.stderr == f"rookery: {expected}\n"
     assert not (data_dir / "postgres").exists()
 

@@ -1,4 +1,4 @@
-"""`rookery admin`: looking after an installation. Each command works beside a running server and without one."""
+"""`rookery admin`: migrate, status and doctor. Each command works with and without a running server."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from rookery.workspaces.isolation import IsolationCheck
 
 LOW_DISK_BYTES = 1024**3
 CLOCK_OFFSET_SECONDS = 2.0
-ERROR_CHARS = 80  # of a job that failed: a line each
+ERROR_CHARS = 80  # of a failed job, to keep it in one line
 
 
 async def migrate(settings: Settings, out: Output, *, dry_run: bool) -> int:
-    """Bring the schema up to date, or say what that would do."""
+    """Bring the schema up to date, or show what that would do."""
     names = [str(migration) for migration in await (_plan(settings, out) if dry_run else _apply(settings, out))]
     for name in names:
         out.line(f"{'would apply' if dry_run else 'applied'} {name}")
@@ -59,11 +59,11 @@ async def _plan(settings: Settings, out: Output) -> list[Migration]:
         async with installation.visited_database(settings, out.progress) as database, database.api.acquire() as conn:
             return await migrations.plan(conn)
     except NoDatabase:
-        return migrations.load()  # a database that is yet to be made lacks all of them
+        return migrations.load()  # a database that does not exist yet lacks all of them
 
 
 async def status(settings: Settings, out: Output) -> int:
-    """Which replicas run, what the chats are doing, and how housekeeping went last."""
+    """Show the running replicas, the states of the chats, and the last housekeeping runs."""
     async with installation.visited_database(settings, out.progress) as database, database.api.acquire() as conn:
         await migrations.check(conn, advice=_who_migrates(settings))
         running = await replicas.list_replicas(conn)
@@ -156,7 +156,7 @@ class Doctor:
         self._out.line(f"{verdict:4}  {subject:16}  {text}")
 
     async def look(self, subject: str, look: Callable[[], Awaitable[tuple[str, str]]]) -> None:
-        """A look that raises is a finding like any other."""
+        """Run a check. An exception becomes a finding."""
         try:
             self.say(subject, *await look())
         except DATABASE_ERRORS as error:
@@ -172,7 +172,7 @@ class Doctor:
 
 
 async def doctor(settings: Settings, out: Output) -> int:
-    """Look at everything a start needs and say what is wrong with it."""
+    """Check everything a start needs and report problems."""
     found = Doctor(out)
     found.say("configuration", "ok", f"from {settings.config}" if settings.config else "no configuration file")
     await found.look("data directory", lambda: _look_at_data_dir(settings))
@@ -200,7 +200,7 @@ async def _look_at_data_dir(settings: Settings) -> tuple[str, str]:
 
 
 async def _look_at_workspaces(settings: Settings) -> tuple[str, str]:
-    """Start one real sandbox. A server without can still serve chats, and workspaces on other machines."""
+    """Start one real sandbox. Without it a server can still serve chats, and workspaces on other machines."""
     try:
         machine = await drivers.local_driver(settings).machine()
     except DriverUnavailable as error:
@@ -218,7 +218,7 @@ async def _look_at_workspaces(settings: Settings) -> tuple[str, str]:
 
 
 async def _look_at_isolation(found: Doctor, settings: Settings) -> None:
-    """Try from inside of a workspace what it must not be able to do. Without a sandbox there is nothing to try."""
+    """Try forbidden actions from inside a workspace. Skipped without a sandbox."""
     driver = drivers.local_driver(settings)
     try:
         if (await driver.machine()).bwrap is None:
@@ -230,9 +230,9 @@ async def _look_at_isolation(found: Doctor, settings: Settings) -> None:
             result = {True: "ok", False: "fail", None: "warn"}[finding.is_held]
             found.say(finding.subject, result, finding.detail)
     except DriverUnavailable:
-        return  # said by the line about workspaces
+        return  # the check of workspaces reports it
     except (DriverError, WorkspaceError, TimeoutError, OSError) as error:
-        found.say("isolation", "warn", f"Two workspaces could not be tried: {str(error) or 'it took too long'}")
+        found.say("isolation", "warn", f"The isolation test could not run: {str(error) or 'it took too long'}")
     finally:
         await driver.egress_sockets.close()
 
@@ -256,7 +256,7 @@ async def _look_at_database(found: Doctor, conn: Connection, settings: Settings,
     async def look_at_clock() -> tuple[str, str]:
         asked = time.monotonic()
         theirs = await overview.read_clock(conn)
-        # Half the round trip is the best guess at how old the answer is.
+        # Half the round trip is the best estimate of the answer's age.
         offset = (datetime.now(UTC) - theirs).total_seconds() - (time.monotonic() - asked) / 2
         if abs(offset) > CLOCK_OFFSET_SECONDS:
             return "warn", f"this machine is {offset:+.1f} s off the database; leases use the database's clock."
@@ -267,7 +267,7 @@ async def _look_at_database(found: Doctor, conn: Connection, settings: Settings,
         return "ok", f"{settings.replicas} replica(s) with up to {config.connections} each, of {allowed}"
 
     async def look_at_network() -> tuple[str, str]:
-        """Which network people share by their workspaces. A schema of another version is another line's subject."""
+        """Report the network that workspaces share. A schema of another version is reported by another check."""
         most = settings.drivers_local_network_max
         if most == "none":
             return "ok", "local workspaces have none"
@@ -286,9 +286,9 @@ async def _look_at_database(found: Doctor, conn: Connection, settings: Settings,
         return "ok", 'local workspaces have the machine\'s if their template says network = "host"'
 
     async def look_at_labels() -> tuple[str, str]:
-        """Who makes labels and summaries. Nobody does where no small model is set up and none is chosen."""
+        """Report the model that makes labels and summaries. There is none if no small model is set up or chosen."""
         if await migrations.plan(conn):
-            return "ok", "looked at when the schema is up to date"
+            return "ok", "checked when the schema is up to date"
         known = await providers.list_providers(conn)
         real = {each.id for each in known if each.enabled and each.type != ProviderType.SCRIPTED}
         configs = await model_configs.list_model_configs(conn)

@@ -1,7 +1,7 @@
-"""The arguments of the admin commands for secrets, providers, models, and for running a prompt.
+"""The arguments of the admin commands for secrets, providers, models, templates, and for running a prompt.
 
-`main` passes in how a command gets its common flags and how it is run; the modules that do the work are imported when
-their command is chosen.
+`main` passes in functions that add common flags and run a command; the modules that do the work are imported when their
+command is chosen.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ Run: TypeAlias = "Callable[[Coroutine[Any, Any, int], Loaded, Output], int]"
 
 
 def add_to(tasks: Any, add: Add, run: Run) -> None:
-    """The commands below `rookery admin`."""
+    """Add the commands below `rookery admin`."""
     _add_run(tasks, add, run)
     _add_secrets(tasks, add, run)
-    _add_providers(_group(tasks, "provider", "where models come from, and the keys for them"), add, run)
+    _add_providers(_group(tasks, "provider", "model providers and their keys"), add, run)
     _add_models(_group(tasks, "model", "the models that chats can use"), add, run)
-    _add_templates(_group(tasks, "template", "what workspaces are made of"), add, run)
+    _add_templates(_group(tasks, "template", "the templates of workspaces"), add, run)
 
 
 def _group(tasks: Any, name: str, summary: str) -> Any:
@@ -52,11 +52,11 @@ def _group(tasks: Any, name: str, summary: str) -> Any:
 def _add_run(tasks: Any, add: Add, run: Run) -> None:
     def run_prompt(arguments: argparse.Namespace, loaded: Loaded, out: Output) -> int:
         from rookery.cli.admin import input
-        from rookery.cli.admin.run import request as run_request
-        from rookery.cli.admin.run import run as run_run
+        from rookery.cli.admin.run import run as runner
+        from rookery.cli.admin.run.request import read_request
 
         with input.refusals(out) as outcome:
-            request = run_request.read_request(
+            request = read_request(
                 arguments.prompt,
                 model=arguments.model,
                 chat=arguments.chat,
@@ -65,13 +65,13 @@ def _add_run(tasks: Any, add: Add, run: Run) -> None:
                 quiet=arguments.quiet,
                 has_workspace=arguments.workspace,
             )
-            return run(run_run.run(loaded.settings, out, request=request, environ=os.environ), loaded, out)
+            return run(runner.run(loaded.settings, out, request=request, environ=os.environ), loaded, out)
         return outcome.code
 
     command = add(tasks, "run", run_prompt, "run one prompt in a chat and show what happens; the answer is on stdout")
-    command.add_argument("prompt", metavar="PROMPT", help="what to do; - reads it from stdin")
+    command.add_argument("prompt", metavar="PROMPT", help="the prompt; - reads it from stdin")
     command.add_argument("--model", metavar="MODEL", help="its name, PROVIDER/NAME, or its id; else the default")
-    command.add_argument("--chat", metavar="ID", help="go on with this chat instead of starting one")
+    command.add_argument("--chat", metavar="ID", help="continue this chat instead of starting one")
     command.add_argument("--system", metavar="TEXT", help="instructions for a new chat, besides the usual ones")
     command.add_argument("--timeout", metavar="DURATION", help="stop after this long, for example 30m; exit 1")
     command.add_argument("--quiet", action="store_true", help="show the answer and errors only")
@@ -91,7 +91,7 @@ def _add_secrets(tasks: Any, add: Add, run: Run) -> None:
     command = add(tasks, "rotate-secrets", rotate, "seal every stored key with the active key of the ring")
     what = command.add_mutually_exclusive_group()
     what.add_argument("--status", action="store_true", help="only show how many values are under which key")
-    what.add_argument("--full", action="store_true", help="encrypt the values anew too, not only their data keys")
+    what.add_argument("--full", action="store_true", help="also encrypt the values again, not only their data keys")
 
 
 def _add_providers(tasks: Any, add: Add, run: Run) -> None:
@@ -116,7 +116,7 @@ def _add_providers(tasks: Any, add: Add, run: Run) -> None:
             no_fallback=arguments.no_fallback,
             send_correlation=arguments.send_correlation,
         )
-        # Asked for before the event loop runs: that one would keep Ctrl-C from ending the prompt.
+        # Prompted before the event loop runs: the loop would keep Ctrl-C from ending the prompt.
         with input.refusals(out) as outcome:
             key = providers.ask_key(new)
             return run(providers.add(loaded.settings, out, new=new, key=key), loaded, out)
@@ -138,17 +138,15 @@ def _add_providers(tasks: Any, add: Add, run: Run) -> None:
     add(tasks, "list", list_all, "show the providers")
     new = add(tasks, "add", add_one, "add a provider; its key is asked for, or read from stdin")
     new.add_argument("type", metavar="TYPE", choices=PROVIDER_TYPES, help=", ".join(PROVIDER_TYPES))
-    new.add_argument("name", metavar="NAME", help="what the provider is called here: a-z, 0-9 and hyphens")
-    new.add_argument("--display-name", default="", metavar="TEXT", help="what people see")
-    new.add_argument("--base-url", metavar="URL", help="where it is; known for anthropic, openai, openrouter, google")
+    new.add_argument("name", metavar="NAME", help="the name of the provider: a-z, 0-9 and hyphens")
+    new.add_argument("--display-name", default="", metavar="TEXT", help="the name that users see")
+    new.add_argument("--base-url", metavar="URL", help="its address; known for anthropic, openai, openrouter, google")
     key = new.add_mutually_exclusive_group()
     key.add_argument("--key-stdin", action="store_true", help="read the key from stdin instead of asking for it")
     key.add_argument("--no-key", action="store_true", help="do not ask for a key that is not needed")
     new.add_argument("--no-central-key", action="store_true", help="users bring their own keys; there is no shared one")
-    new.add_argument("--allow-user-key", action="store_true", help="users may save keys of their own")
-    new.add_argument(
-        "--no-fallback", action="store_true", help="users without a key of their own do not get the shared"
-    )
+    new.add_argument("--allow-user-key", action="store_true", help="users may save their own keys")
+    new.add_argument("--no-fallback", action="store_true", help="users without their own key cannot use the shared one")
     new.add_argument("--send-correlation", action="store_true", help="tell the provider which chat a call belongs to")
     _add_option(new)
     changed = add(tasks, "set-key", set_key, "change the key of a provider; it is asked for, or read from stdin")
@@ -205,12 +203,12 @@ def _add_models(tasks: Any, add: Add, run: Run) -> None:
     new = add(tasks, "add", add_one, "add a model of a provider")
     new.add_argument("provider", metavar="PROVIDER", help="the name of its provider")
     new.add_argument("model", metavar="MODEL", help="the model's id, exactly as the provider writes it")
-    new.add_argument("--context-limit", required=True, type=int, metavar="TOKENS", help="how much it can read at once")
-    new.add_argument("--display-name", default="", metavar="TEXT", help="what people see")
-    new.add_argument("--default", action="store_true", help="use it where nothing else was chosen")
-    new.add_argument("--disabled", action="store_true", help="add it without offering it yet")
+    new.add_argument("--context-limit", required=True, type=int, metavar="TOKENS", help="its context window")
+    new.add_argument("--display-name", default="", metavar="TEXT", help="the name that users see")
+    new.add_argument("--default", action="store_true", help="make it the default")
+    new.add_argument("--disabled", action="store_true", help="add it without offering it to users")
     new.add_argument(
-        "--compression-threshold", type=int, default=70, metavar="PERCENT", help="when to summarise; 100 is never"
+        "--compression-threshold", type=int, default=70, metavar="PERCENT", help="when to summarize; 100 is never"
     )
     for name in PRICES:
         words = name.replace("_", " ").replace("cache write 1h", "cache writes for an hour")
@@ -218,10 +216,10 @@ def _add_models(tasks: Any, add: Add, run: Run) -> None:
         new.add_argument(flag, metavar="USD", help=f"price of {words}, per million tokens")
     _add_option(new)
     for name, command, summary in (
-        ("show", show, "show one model, and who says how much it reads"),
-        ("forget-window", forget_window, "forget what refused requests taught about how much a model reads"),
-        ("default", make_default, "use a model where nothing else was chosen"),
-        ("remove", remove, "remove a model; chats that used it go on with the default"),
+        ("show", show, "show one model and the sources of its context window"),
+        ("forget-window", forget_window, "remove a context window learned from refused requests"),
+        ("default", make_default, "make a model the default"),
+        ("remove", remove, "remove a model; chats that used it continue with the default"),
     ):
         one = add(tasks, name, command, summary)
         one.add_argument("model", metavar="MODEL", help="its name, PROVIDER/NAME, or its id")
@@ -253,7 +251,7 @@ def _add_templates(tasks: Any, add: Add, run: Run) -> None:
             from rookery.cli.admin import templates
             from rookery.store.workspaces.templates import TemplatePatch
 
-            told = "enabled" if enabled else "disabled; workspaces that are there can still be started"
+            told = "enabled" if enabled else "disabled; existing workspaces can still be started"
             patch = TemplatePatch(enabled=enabled)
             changing = templates.change(loaded.settings, out, name=arguments.name, patch=patch, told=told)
             return run(changing, loaded, out)
@@ -261,13 +259,13 @@ def _add_templates(tasks: Any, add: Add, run: Run) -> None:
         return change
 
     add(tasks, "list", list_all, "show the templates")
-    pushed = add(tasks, "push", push, "check a template's folder and make it what the next workspaces are made of")
+    pushed = add(tasks, "push", push, "check a template folder and publish it for new workspaces")
     pushed.add_argument("folder", metavar="DIR", help="the folder with template.toml")
     for name, command, summary in (
         ("show", show, "show a template with its parameters"),
         ("enable", switch(enabled=True), "offer a template again"),
-        ("disable", switch(enabled=False), "offer a template no more"),
-        ("remove", remove, "remove a template that no workspace is made of"),
+        ("disable", switch(enabled=False), "stop offering a template"),
+        ("remove", remove, "remove a template that no workspace uses"),
     ):
         one = add(tasks, name, command, summary)
         one.add_argument("name", metavar="NAME")

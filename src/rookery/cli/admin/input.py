@@ -1,7 +1,7 @@
-"""What the admin commands for providers and models share: keys and options from people, refusals for them.
+"""The shared input of the admin commands for providers and models: keys, options and refusals.
 
-A key comes from a prompt or from stdin, never from the arguments: those stand in the list of processes and in the
-history of the shell.
+A key comes from a prompt or from stdin, never from the arguments: those appear in the process list and in the shell's
+history.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from rookery.store.db.pubsub import Bus, Notifier
 from rookery.store.models.errors import KeysMissing, ModelError, ProviderReadOnly
 from rookery.store.models.providers import MAX_KEY_BYTES
 
-# How a field of the store is called on the command line; options are `--option NAME=...`, the rest is the flag.
+# The command-line names of the store's fields; options are `--option NAME=...`, the rest is the flag.
 _ARGUMENTS = {"name": "NAME", "model": "MODEL", "provider_id": "PROVIDER", "api_key": "the key", "type": "TYPE"}
 _FLAGS = {"central_key_enabled": "--no-central-key", "allow_central_fallback": "--no-fallback", "is_default": "MODEL"}
 
 
 class Refused(Exception):
-    """The command cannot be done as it was given; the message says what to do."""
+    """Raised when the command cannot be done as it was given; the message says what to do."""
 
     def __init__(self, message: str, *, code: Exit = Exit.FAILED) -> None:
         self.code = code
@@ -41,14 +41,14 @@ class Refused(Exception):
 
 
 class Outcome:
-    """The exit code of a command that may be refused on its way."""
+    """The exit code of a command that may be refused."""
 
     code: int = Exit.OK
 
 
 @contextmanager
 def refusals(out: Output) -> Iterator[Outcome]:
-    """Turn what the store refuses into one line for people, an error for programs, and an exit code."""
+    """Turn refusals of the store into one line for users, an error for programs, and an exit code."""
     outcome = Outcome()
     try:
         yield outcome
@@ -62,21 +62,21 @@ def refusals(out: Output) -> Iterator[Outcome]:
 
 @asynccontextmanager
 async def opened(settings: Settings, out: Output) -> AsyncIterator[tuple[Database, Connection]]:
-    """The database with a schema this version can use."""
+    """Open the database and check that this version can use its schema."""
     async with installation.visited_database(settings, out.progress) as database, database.api.acquire() as conn:
         await migrate.check(conn, advice="`rookery admin migrate` applies them.")
         yield database, conn
 
 
 async def announce(database: Database, kind: str, changed: object) -> None:
-    """Tell running servers to look again; without it they would within seconds."""
+    """Notify running servers of the change; without it they would notice within seconds."""
     notifier = Notifier(database.worker, Bus())
     notifier.publish([ConfigHint(kind=kind, id=str(changed))])
     await notifier.close()
 
 
 def read_key(type_: str, name: str, *, from_stdin: bool, none: bool) -> SecretStr | None:
-    """The key for a provider: piped in, else asked for; None where none was given and none is needed."""
+    """Return the key for a provider: piped in, else prompted for; None if none was given and none is needed."""
     if from_stdin:
         return _piped_key()
     if none or type_ == "scripted":
@@ -99,7 +99,7 @@ def read_key(type_: str, name: str, *, from_stdin: bool, none: bool) -> SecretSt
 
 
 def parse_options(given: Sequence[str]) -> dict[str, object]:
-    """`NAME=VALUE` pairs; a value that is JSON is taken as JSON, any other as text."""
+    """Parse `NAME=VALUE` pairs; a value that is JSON is read as JSON, any other as text."""
     options: dict[str, object] = {}
     for pair in given:
         name, equals, value = pair.partition("=")
@@ -115,7 +115,7 @@ def parse_options(given: Sequence[str]) -> dict[str, object]:
 
 
 def shown_options(options: msgspec.Struct) -> dict[str, object]:
-    """Options as they may be shown: what is in a header may be a secret."""
+    """Return options for display: a header may hold a secret."""
     shown: dict[str, object] = msgspec.to_builtins(options)
     headers = shown.get("headers")
     if isinstance(headers, Mapping):
@@ -125,7 +125,7 @@ def shown_options(options: msgspec.Struct) -> dict[str, object]:
 
 def _piped_key() -> SecretStr:
     data = b"" if sys.stdin is None else sys.stdin.buffer.read(MAX_KEY_BYTES + 3)
-    # One line end is what `echo` and editors add; anything else that is odd is for the store to refuse.
+    # `echo` and editors add one line end; the store refuses other odd input.
     text = data.decode("utf-8", "replace").removesuffix("\n").removesuffix("\r")
     if not text:
         raise Refused("There is no key on stdin. Pipe it in: rookery ... --key-stdin < FILE", code=Exit.USAGE)

@@ -1,4 +1,4 @@
-"""`rookery admin model`: which models there are, what they cost, and which one is the default."""
+"""`rookery admin model`: the models, their prices, and the default."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rookery.store.models.model_configs import ModelConfig, ModelConfigDraft, Mo
 from rookery.store.models.providers import Provider
 
 SHOWN = ("id", "model", "display_name", "enabled", "is_default", "context_limit", "compression_threshold")
-# Types whose models the catalog lists; of the others it knows none.
+# The types whose models are in the catalog.
 _CATALOGUED = frozenset({ProviderType.ANTHROPIC, ProviderType.OPENAI, ProviderType.AZURE_OPENAI})
 _SCRIPTS = ("guide", "echo")
 _LEARNED = {
@@ -38,7 +38,7 @@ _LEARNED = {
 
 
 class NewModel(msgspec.Struct, frozen=True, kw_only=True):
-    """What was said about a model on the command line."""
+    """The command-line arguments for a new model."""
 
     provider: str
     model: str
@@ -69,7 +69,7 @@ async def list_all(settings: Settings, out: Output) -> int:
 
 
 async def show(settings: Settings, out: Output, *, reference: str) -> int:
-    """One model, and who says what about how much it reads."""
+    """Show one model, and the sources of its context window."""
     with input.refusals(out) as outcome:
         async with input.opened(settings, out) as (_, conn):
             config, provider = _find(await _load(conn), reference)
@@ -87,7 +87,7 @@ async def show(settings: Settings, out: Output, *, reference: str) -> int:
             ],
         )
         if known.differs:
-            out.warning("One of them is more than a tenth away from what is configured.")
+            out.warning("One of them differs from the configured value by more than a tenth.")
         if known.learned is not None:
             out.line(f"`rookery admin model forget-window {_name(config, provider)}` drops what was learned.")
         out.result(_document(config, provider, window))
@@ -150,7 +150,7 @@ async def make_default(settings: Settings, out: Output, *, reference: str) -> in
 
 
 async def remove(settings: Settings, out: Output, *, reference: str) -> int:
-    """Chats that used it go on with the default."""
+    """Remove a model. Chats that used it continue with the default."""
     with input.refusals(out) as outcome:
         async with input.opened(settings, out) as (database, conn):
             config, provider = _find(await _load(conn), reference)
@@ -170,14 +170,14 @@ async def _load(conn: Connection) -> list[tuple[ModelConfig, Provider]]:
 
 
 def _find(found: Sequence[tuple[ModelConfig, Provider]], reference: str) -> tuple[ModelConfig, Provider]:
-    """The one model that is meant by an id, `provider/model`, or the model's own name."""
+    """Return the one model with this id, `provider/model`, or name."""
     fitting = [
         (config, provider)
         for config, provider in found
         if reference in (str(config.id), config.model, f"{provider.name}/{config.model}")
     ]
     if not fitting:
-        raise Refused(f"There is no model {reference}. `rookery admin model list` shows those there are.")
+        raise Refused(f"There is no model {reference}. `rookery admin model list` shows all models.")
     if len(fitting) > 1:
         ids = ", ".join(str(config.id) for config, _ in fitting)
         raise Refused(f"{reference} names {len(fitting)} models. Name one by its id: {ids}.", code=Exit.USAGE)
@@ -185,7 +185,7 @@ def _find(found: Sequence[tuple[ModelConfig, Provider]], reference: str) -> tupl
 
 
 def _advise(out: Output, config: ModelConfig, provider: Provider) -> None:
-    """What a person would otherwise find out later."""
+    """Print hints about problems that would otherwise show later."""
     if (state := _state(config, provider)) != "ready":
         out.line(f"It cannot be used yet: {state}.")
     if provider.type in _CATALOGUED and catalog.built_in(provider.type, config.model) is None:
@@ -199,7 +199,7 @@ def _advise(out: Output, config: ModelConfig, provider: Provider) -> None:
 
 
 def _state(config: ModelConfig, provider: Provider) -> str:
-    """Whether a user without keys of their own can use it, as far as the database says."""
+    """Return whether a user without own keys can use it, according to the database."""
     if provider.deleted:
         return "its provider is removed"
     if not config.enabled:

@@ -1,4 +1,4 @@
-"""`rookery admin provider`: where models come from, and the keys for them."""
+"""`rookery admin provider`: model providers and their keys."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHOWN = ("id", "name", "type", "display_name", "enabled", "source", "central_key
 
 
 class NewProvider(msgspec.Struct, frozen=True, kw_only=True):
-    """What was said about a provider on the command line."""
+    """The command-line arguments for a new provider."""
 
     type: str
     name: str
@@ -54,11 +54,11 @@ async def list_all(settings: Settings, out: Output) -> int:
 
 
 def ask_key(new: NewProvider) -> SecretStr | None:
-    """The central key, from the prompt or stdin; None where there is to be none."""
+    """Return the central key, from the prompt or stdin; None if there is none."""
     if not new.no_central_key:
         return input.read_key(new.type, new.name, from_stdin=new.key_stdin, none=new.no_key)
     if new.key_stdin:
-        raise Refused("--key-stdin gives the central key, which --no-central-key rules out.", code=Exit.USAGE)
+        raise Refused("--key-stdin sets the central key, which contradicts --no-central-key.", code=Exit.USAGE)
     return None
 
 
@@ -91,23 +91,23 @@ async def add(settings: Settings, out: Output, *, new: NewProvider, key: SecretS
 
 
 def ask_new_key(name: str, *, from_stdin: bool) -> SecretStr:
-    """The key that replaces the one there is: from the prompt or stdin, and never none."""
+    """Return the new key, from the prompt or stdin; never None."""
     if not from_stdin and (sys.stdin is None or not sys.stdin.isatty()):
         raise Refused("There is no terminal to ask for the key. Pipe it in with --key-stdin.", code=Exit.USAGE)
-    # Any type that needs a key: what the provider's own type is stands in the database, which is not open yet.
+    # Any type that needs a key: the provider's own type is in the database, which is not open yet.
     key = input.read_key(ProviderType.ANTHROPIC, name, from_stdin=from_stdin, none=False)
     assert key is not None, "a key that is needed is given or refused"
     return key
 
 
 async def set_key(settings: Settings, out: Output, *, name: str, key: SecretStr) -> int:
-    """Seal another central key; calls use it from the next step on."""
+    """Store another central key; calls use it from the next step on."""
     with input.refusals(out) as outcome:
         out.secrets.add("key", key.reveal())
         async with input.opened(settings, out) as (database, conn):
             provider = await get(conn, name)
             if not provider.is_env and not provider.central_key_enabled:
-                raise Refused(f"Provider {name} takes keys of users only; it has no central key to change.")
+                raise Refused(f"Provider {name} uses only keys of users; it has no central key to change.")
             if provider.type == ProviderType.SCRIPTED:
                 raise Refused(f"Provider {name} is scripted, and needs no key.")
             ring = secrets.load_ring(settings)
@@ -129,8 +129,8 @@ async def remove(settings: Settings, out: Output, *, name: str, yes: bool) -> in
             models = (await _count_models(conn))[provider.id]
             if not yes and not provider.is_env and (models or provider.allow_user_key):
                 raise Refused(
-                    f"{models} model(s) of {name} would go with it, and every key that users saved for it. Add --yes "
-                    "to remove them all."
+                    f"This also removes {models} model(s) of {name} and every key that users saved for it. Add --yes "
+                    "to confirm."
                 )
             await providers.delete_provider(conn, provider.id)
             await input.announce(database, "provider", provider.id)
@@ -140,10 +140,10 @@ async def remove(settings: Settings, out: Output, *, name: str, yes: bool) -> in
 
 
 async def get(conn: Connection, name: str) -> Provider:
-    """The provider of this name, or a refusal that says where to look."""
+    """Return the provider of this name, or raise an error that says how to list them."""
     provider = await providers.find_provider_named(conn, name)
     if provider is None:
-        raise Refused(f"There is no provider {name}. `rookery admin provider list` shows those there are.")
+        raise Refused(f"There is no provider {name}. `rookery admin provider list` shows all providers.")
     return provider
 
 
@@ -157,7 +157,8 @@ def _row(provider: Provider, models: int) -> tuple[object, ...]:
 
 
 def _key_words(provider: Provider) -> str:
-    """Whose keys are used. That of the environment is the server's: what this process has says nothing about it."""
+    """Describe the keys in use. A key in the environment is the server's: the environment of this process does not
+    count."""
     words = [_central_words(provider)] if provider.central_key_enabled else []
     return " or ".join([*words, "users' own"] if provider.allow_user_key else words)
 

@@ -1,7 +1,8 @@
-"""`rookery admin rotate-secrets`: bring every sealed value under the active key of the ring, or show where they are.
+"""`rookery admin rotate-secrets`: seal every stored secret with the active key of the ring, or show which key seals
+what.
 
-It may be interrupted and run again, and servers may run meanwhile: each value is replaced by itself, and only while it
-is still the one that was read.
+It may be interrupted and run again, also while servers run: each value is replaced separately, and only if it is still
+the one that was read.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ WRONG_RING = "This ring did not seal the keys in the database. Set the one that 
 
 
 async def rotate(settings: Settings, out: Output, *, full: bool) -> int:
-    """Re-seal, then count what is under which key."""
+    """Seal the values again, then count the values under each key."""
 
     def tell(seen: int) -> None:
         if seen >= sealed_values.BATCH:
-            out.progress(f"{seen} values looked at")
+            out.progress(f"{seen} values checked")
 
     async with installation.visited_database(settings, out.progress) as database, database.api.acquire() as conn:
         await migrate.check(conn, advice="`rookery admin migrate` applies them.")
         ring = require_ring(settings)
         await check_ring(conn, ring)
         done = await sealed_values.rotate(conn, ring, full=full, on_batch=tell)
-    out.line(f"{done.rewrapped} value(s) sealed anew with key {ring.active_id}.")
+    out.line(f"{done.rewrapped} value(s) sealed again with key {ring.active_id}.")
     _show(out, ring, done.by_key_id, rewrapped=done.rewrapped, unreadable=done.unreadable)
     left = {key_id: count for key_id, count in done.by_key_id.items() if key_id != ring.active_id}
     late = sum(left.values()) - done.unreadable
@@ -51,26 +52,26 @@ async def rotate(settings: Settings, out: Output, *, full: bool) -> int:
     if left or done.unreadable:
         return Exit.FAILED
     if idle := _idle(ring, done.by_key_id):
-        out.line(f"Nothing is under {', '.join(idle)} any more: once every server runs with this ring, it may go.")
+        out.line(f"No value is under {', '.join(idle)} any more. Remove it once every server runs with this ring.")
     return Exit.OK
 
 
 async def status(settings: Settings, out: Output) -> int:
-    """How many values are under which key. Changes nothing, and works with a ring that does not fit."""
+    """Show how many values each key seals. Changes nothing, and works with a wrong ring."""
     async with installation.visited_database(settings, out.progress) as database, database.api.acquire() as conn:
         await migrate.check(conn, advice="`rookery admin migrate` applies them.")
         ring = require_ring(settings)
         counts = await sealed_values.count_by_key_id(conn, ring)
     _show(out, ring, counts)
     if any(key_id != ring.active_id and key_id in ring.key_ids for key_id in counts):
-        out.line("`rookery admin rotate-secrets` brings them all under the active key.")
+        out.line("`rookery admin rotate-secrets` seals them all with the active key.")
     if missing := sorted(counts.keys() - set(ring.key_ids)):
-        out.warning(f"Not in the ring: {', '.join(missing)}. What they sealed counts as missing.")
+        out.warning(f"Not in the ring: {', '.join(missing)}. Values under these keys count as missing.")
     return Exit.OK
 
 
 def load_ring(settings: Settings) -> KeyRing | None:
-    """The ring of this installation, made if it is the embedded one and has none yet. A bad one is a bad setting."""
+    """Return the ring of this installation; create it if the database is embedded. A bad ring is a settings error."""
     try:
         return secrets.load_ring(settings.secret_keys, settings.data_dir if settings.database_url is None else None)
     except SecretsError as error:
@@ -78,11 +79,11 @@ def load_ring(settings: Settings) -> KeyRing | None:
 
 
 def require_ring(settings: Settings) -> KeyRing:
-    """The ring there is. None is made here: a fresh one opens nothing, and would hide that the file is lost."""
+    """Return the existing ring. Does not create one: a new ring opens nothing, and would hide that the file is lost."""
     path = settings.data_dir / secrets.KEY_FILE
     if settings.secret_keys is None and settings.database_url is None and not path.exists():
         raise _refused(
-            f"There is no key file {path}. The first start of `rookery serve` makes it; if keys were saved before, "
+            f"There is no key file {path}. The first start of `rookery serve` creates it; if keys were saved before, "
             "restore it from a backup."
         )
     ring = load_ring(settings)
@@ -92,7 +93,7 @@ def require_ring(settings: Settings) -> KeyRing:
 
 
 async def check_ring(conn: Connection, ring: KeyRing) -> None:
-    """Refuse to write with a ring that did not seal what is stored."""
+    """Refuse to write with a ring that did not seal the stored values."""
     if not await secrets.check_ring(conn, ring):
         raise _refused(WRONG_RING)
 

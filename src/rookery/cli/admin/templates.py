@@ -1,4 +1,4 @@
-"""`rookery admin template`: which workspace templates there are, and bringing in others."""
+"""`rookery admin template`: list, push, enable and remove workspace templates."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def show(settings: Settings, out: Output, *, name: str) -> int:
 
 
 async def push(settings: Settings, out: Output, *, folder: Path) -> int:
-    """Check the folder before the database is opened: most mistakes are in it."""
+    """Push a template. The folder is checked before the database is opened: most mistakes are in it."""
     with input.refusals(out) as outcome:
         try:
             packed = folders.pack(folders.read_folder(folder))
@@ -76,7 +76,7 @@ async def push(settings: Settings, out: Output, *, folder: Path) -> int:
             if is_new:
                 await _log(conn, "template.push", name)
                 await input.announce(database, "template", name)
-        told = "is pushed" if is_new else "was so already"
+        told = "is pushed" if is_new else "was already up to date"
         out.line(f"Template {name} {told} (revision {packed.revision[:12]}).")
         if (less := _network_for(settings, packed.manifest)) is not None:
             out.line(f"Its workspaces get the network {less}, the most that drivers.local.network_max allows here.")
@@ -116,7 +116,7 @@ async def remove(settings: Settings, out: Output, *, name: str) -> int:
 async def _get(conn: Connection, name: str) -> Template:
     found = await templates.find_template(conn, name)
     if found is None:
-        raise Refused(f"There is no template {name}. `rookery admin template list` shows those that are there.")
+        raise Refused(f"There is no template {name}. `rookery admin template list` shows all templates.")
     return found
 
 
@@ -126,7 +126,7 @@ async def _log(conn: Connection, action: str, name: str) -> None:
 
 
 def _network_for(settings: Settings, manifest: Manifest) -> str | None:
-    """What workspaces get when it is less than their template asks for."""
+    """Return the network of workspaces if it is less than their template asks for."""
     asked, most = manifest.sandbox.network, drivers.local_config(settings).network_max
     granted = asked if manifest.driver != "local" else networks.lowered(asked, most)
     return granted if granted != asked else None

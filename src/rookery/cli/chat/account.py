@@ -1,4 +1,4 @@
-"""One's own account from a terminal: the password, and what administrators did with the account."""
+"""Commands for the user's own account: the password, and the actions of administrators on the account."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ class PasswordChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ask_password(*, revoke_tokens: bool | None) -> PasswordChange:
-    """Ask for both passwords, and about tokens unless that was said. Before the event loop runs, as in `chat_login`."""
+    """Prompt for both passwords, and about tokens unless an argument says it. Runs before the event loop, as in
+    `login`."""
     if sys.stdin is None or not sys.stdin.isatty():
-        raise Refused("There is no terminal to ask for the passwords at.", code=Exit.USAGE)
+        raise Refused("There is no terminal to ask for the passwords.", code=Exit.USAGE)
     current = getpass.getpass("Current password: ")
     new = getpass.getpass("New password: ")
-    if getpass.getpass("The same again: ") != new:
+    if getpass.getpass("Repeat the password: ") != new:
         raise Refused("The two new passwords differ.", code=Exit.USAGE)
     if revoke_tokens is None:
-        answer = input("End all your other API tokens, too? [Y/n] ").strip().lower()
+        answer = input("Revoke all your other API tokens, too? [Y/n] ").strip().lower()
         if answer not in ("", "y", "yes", "n", "no"):
             raise Refused("Answer y or n.", code=Exit.USAGE)
         revoke_tokens = answer not in ("n", "no")
@@ -38,7 +39,7 @@ def ask_password(*, revoke_tokens: bool | None) -> PasswordChange:
 
 
 async def change_password(at: Terminal, change: PasswordChange) -> int:
-    """The token of this terminal stays."""
+    """Change the password. The token of this terminal stays valid."""
     await at.client.account.change_password(change.current, change.new, revoke_tokens=change.revoke_tokens)
     ended = "sessions and API tokens" if change.revoke_tokens else "sessions"
     at.out.line(f"The password was changed. All your other {ended} have ended.")
@@ -47,7 +48,7 @@ async def change_password(at: Terminal, change: PasswordChange) -> int:
 
 
 async def list_accesses(at: Terminal, *, limit: int) -> int:
-    """Show them, and dismiss the notice about them."""
+    """Show the accesses, and dismiss the notice about them."""
     if not 1 <= limit <= MAX_PAGE:
         raise Refused(f"--limit is a number from 1 to {MAX_PAGE}.", code=Exit.USAGE)
     notice = (await at.client.me()).access_notice

@@ -1,4 +1,4 @@
-"""Questions about tool calls at the terminal: what is asked, and how a person's line becomes an answer."""
+"""Approval of tool calls at the terminal: the question, and the parsing of the user's answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from rookery.client import ApprovalAnswer
 from rookery.client.models import ActionCall
 
-HOW = "y yes, n no (and why, if you like: n not today), a always in this chat"
+HOW = "y: yes; n: no, with an optional reason (n not today); a: always in this chat"
 # Chosen: enough to read what a command does; the rest is in the chat.
 MAX_LINES = 40
 
@@ -18,27 +18,27 @@ ReadLine = Callable[[str], str]
 
 
 class Undecided(Exception):
-    """Somebody did not answer; the question stays open."""
+    """Raised when the user does not answer; the question stays open."""
 
 
 def told(calls: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """The lines of a question, from the event of a stream: every call with its exact arguments."""
+    """Return the lines of a question, from the event of a stream: every call with its exact arguments."""
     for call in calls:
         yield f"Asked to run {_visible(call['tool_name'])}:"
         shown = [line for name, value in _arguments(call["args"]) for line in _lines(name, value)]
         yield from shown[:MAX_LINES]
         if len(shown) > MAX_LINES:
-            yield f"  ... {len(shown) - MAX_LINES} more lines; all of it is in the chat"
+            yield f"  ... {len(shown) - MAX_LINES} more lines; the chat shows all of them"
 
 
 def told_of_subagent(title: str, calls: Sequence[ActionCall]) -> Iterator[str]:
-    """The same for a question that no stream has shown, with whose it is."""
+    """Return the lines of a question that no stream has shown, with the subagent's title."""
     yield f"A subagent ({_visible(title)}) waits for an answer."
     yield from told([{"tool_name": call.tool_name, "args": call.args} for call in calls])
 
 
 def ask(calls: Sequence[ActionCall], read_line: ReadLine) -> list[ApprovalAnswer]:
-    """One answer for each call, in their order."""
+    """Return one answer for each call, in their order."""
     return [_ask(call, read_line) for call in calls]
 
 
@@ -75,7 +75,7 @@ def _lines(name: str, value: object) -> Iterator[str]:
 
 
 def _visible(text: str) -> str:
-    """Whatever could hide or reorder what is asked, written out."""
+    """Escape characters that could hide or reorder the text of a question."""
     return "".join(_written(each) if unicodedata.category(each) in ("Cf", "Cc", "Zl", "Zp") else each for each in text)
 
 

@@ -1,6 +1,6 @@
-"""The arguments of `rookery chat`. What runs them is imported when it is needed.
+"""The arguments of `rookery chat`. The code that runs them is imported when it is needed.
 
-These commands are a client: the settings of a server are nothing to them, so they take none of its flags.
+These commands are a client: the settings of a server do not apply to them, so they take none of its flags.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 if TYPE_CHECKING:
     from rookery.cli.output import Output
 
-# Runs a coroutine on an event loop, with the log on stderr; gives its exit code.
+# Runs a coroutine on an event loop, with the log on stderr; returns its exit code.
 Run: TypeAlias = "Callable[[Coroutine[Any, Any, int], Output], int]"
 Command: TypeAlias = "Callable[[argparse.Namespace, Output], int]"
 
@@ -21,13 +21,13 @@ def add_to(commands: Any, run: Run) -> None:
     summary = "talk to a running server from the terminal"
     top = commands.add_parser("chat", help=summary, description=_sentence(summary), allow_abbrev=False)
     top.add_argument("--url", help="the server; else ROOKERY_URL, the last login, or http://127.0.0.1:7117")
-    top.add_argument("--model", metavar="MODEL", help="who answers in new chats; else the default")
+    top.add_argument("--model", metavar="MODEL", help="the model of new chats; else the default")
     top.set_defaults(run=_command("talk", run), json=False, lines=False)
     tasks = top.add_subparsers(title="commands", metavar="COMMAND", required=False)
 
     new = _add(tasks, "new", run, "start a chat with a message and show the answer", lines=True)
     _add_prompt(new)
-    new.add_argument("--model", metavar="MODEL", default=argparse.SUPPRESS, help="who answers; else the default")
+    new.add_argument("--model", metavar="MODEL", default=argparse.SUPPRESS, help="the model; else the default")
     send = _add(tasks, "send", run, "send a message to a chat and show the answer", lines=True)
     _add_chat(send)
     _add_prompt(send)
@@ -35,42 +35,46 @@ def add_to(commands: Any, run: Run) -> None:
         "--busy",
         choices=("queue", "steer", "interrupt"),
         default="queue",
-        help="while a turn runs: wait for its end, be heard at its next step, or stop it and run next (default: queue)",
+        help="during a turn: wait for its end, be read at its next step, or stop it and run next (default: queue)",
     )
-    attach = _add(tasks, "attach", run, "go on with a chat; without a terminal, follow it until it rests", lines=True)
+    attach = _add(tasks, "attach", run, "continue a chat; without a terminal, follow it until it rests", lines=True)
     _add_chat(attach)
-    attach.add_argument("--tail", type=int, default=10, metavar="N", help="show so many messages first (default: 10)")
+    attach.add_argument(
+        "--tail", type=int, default=10, metavar="N", help="number of messages to show first (default: 10)"
+    )
     attach.add_argument("--watch", action="store_true", help="only follow it until it rests")
     shown = _add(tasks, "list", run, "show your chats, the last active first")
     shown.add_argument("query", nargs="?", metavar="QUERY", help="words, or terms such as status:running, title:x")
-    shown.add_argument("--limit", type=int, default=20, metavar="N", help="how many (default: 20)")
+    shown.add_argument("--limit", type=int, default=20, metavar="N", help="number of entries (default: 20)")
     _add(tasks, "models", run, "show the models that can be used")
-    _add_chat(_add(tasks, "interrupt", run, "stop the turn of a chat; what was said is kept"))
-    rules = _add(tasks, "rules", run, "show or replace the rules about tool calls: yours, a chat's, or everybody's")
+    _add_chat(_add(tasks, "interrupt", run, "stop the turn of a chat; its answer so far is kept"))
+    rules = _add(tasks, "rules", run, "show or replace approval rules: yours, a chat's, or the server's")
     whose = rules.add_mutually_exclusive_group()
-    whose.add_argument("--chat", metavar="CHAT", help="those of this chat and its subagents")
-    whose.add_argument("--server", action="store_true", help="those for everybody; administrators change them")
-    rules.add_argument("--set", dest="file", metavar="FILE", help="replace them by this file of JSON; - reads stdin")
-    servers = _add(tasks, "servers", run, "show the MCP servers of a chat's workspace, and say whether one may run")
+    whose.add_argument("--chat", metavar="CHAT", help="the rules of this chat and its subagents")
+    whose.add_argument("--server", action="store_true", help="the rules of the server; administrators change them")
+    rules.add_argument(
+        "--set", dest="file", metavar="FILE", help="replace the rules with this JSON file; - reads stdin"
+    )
+    servers = _add(tasks, "servers", run, "show the MCP servers of a chat's workspace; allow or deny one")
     _add_chat(servers)
     said = servers.add_mutually_exclusive_group()
-    said.add_argument("--agree", metavar="SERVER", help="let it run, with the command that is shown")
+    said.add_argument("--agree", metavar="SERVER", help="let it run, with the shown command")
     said.add_argument("--deny", metavar="SERVER", help="do not let it run")
-    said.add_argument("--withdraw", metavar="SERVER", help="take the answer back; it ends, and is asked about again")
+    said.add_argument("--withdraw", metavar="SERVER", help="withdraw the answer; it stops, and you are asked again")
     _add_chat(_add(tasks, "export", run, "print a whole chat as Markdown, or as JSON"))
-    login = _add(tasks, "login", run, "log in at a server and keep a token for it")
+    login = _add(tasks, "login", run, "log in at a server and store a token for it")
     login.add_argument("server", nargs="?", metavar="URL", help="the server, the same as --url")
-    login.add_argument("--user", metavar="NAME", help="email address or username; else it is asked for")
+    login.add_argument("--user", metavar="NAME", help="email address or username; prompted for if missing")
     how = login.add_mutually_exclusive_group()
     how.add_argument("--token-stdin", action="store_true", help="read an API token from stdin")
     how.add_argument("--password-stdin", action="store_true", help="read the password from stdin; needs --user")
     password = _add(tasks, "password", run, "change your password; all other sessions end")
     password.add_argument(
-        "--tokens", choices=("revoke", "keep"), help="what becomes of your other API tokens; else it is asked for"
+        "--tokens", choices=("revoke", "keep"), help="whether to revoke your other API tokens; prompted for if missing"
     )
     accesses = _add(tasks, "accesses", run, "show when administrators read your chats or reset your password")
-    accesses.add_argument("--limit", type=int, default=20, metavar="N", help="how many (default: 20)")
-    logout = _add(tasks, "logout", run, "forget the token for a server, and revoke it")
+    accesses.add_argument("--limit", type=int, default=20, metavar="N", help="number of entries (default: 20)")
+    logout = _add(tasks, "logout", run, "delete and revoke the token for a server")
     logout.add_argument("server", nargs="?", metavar="URL", help="the server, the same as --url")
 
 
@@ -84,12 +88,12 @@ def _command(name: str, run: Run) -> Command:
 
 
 def _add(tasks: Any, name: str, run: Run, summary: str, *, lines: bool = False) -> argparse.ArgumentParser:
-    """`lines`: its --json prints events as they come, one per line, instead of one document at the end."""
+    """Add a command. With `lines`, --json prints events as they come, one per line, not one document at the end."""
     command: argparse.ArgumentParser = tasks.add_parser(
         name, help=summary, description=_sentence(summary), allow_abbrev=False
     )
     command.set_defaults(run=_command(name, run))
-    # Given before or after the command; a default here would undo what was given before it.
+    # Accepted before or after the command; a default here would override the value before it.
     command.add_argument("--url", default=argparse.SUPPRESS, help="the server; else ROOKERY_URL or the last login")
     if lines:
         command.add_argument("--json", dest="lines", action="store_true", help="print events as JSON, one per line")
@@ -99,12 +103,12 @@ def _add(tasks: Any, name: str, run: Run, summary: str, *, lines: bool = False) 
 
 
 def _add_prompt(command: argparse.ArgumentParser) -> None:
-    command.add_argument("prompt", metavar="PROMPT", help="what to say; - reads it from stdin")
+    command.add_argument("prompt", metavar="PROMPT", help="the message; - reads it from stdin")
     command.add_argument("--no-wait", action="store_true", help="do not wait for the answer")
 
 
 def _add_chat(command: argparse.ArgumentParser) -> None:
-    command.add_argument("chat", metavar="CHAT", help="its id, or enough of its beginning")
+    command.add_argument("chat", metavar="CHAT", help="its id, or its first characters")
 
 
 def _sentence(summary: str) -> str:

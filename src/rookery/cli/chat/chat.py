@@ -1,4 +1,4 @@
-"""`rookery chat`: the terminal client. It talks to a server over its public API and knows nothing else of it."""
+"""The commands of `rookery chat`, the terminal client. It uses only the public API of a server."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from rookery.runtime.clock import Clock, SystemClock
 MAX_PROMPT_BYTES = 256 * 1024
 MIN_PREFIX = 4
 SHORT_ID = 8
-# Chosen: how many chats a shortened id is looked for in.
+# Chosen: the number of chats that are searched for a shortened id.
 MAX_LOOKED_AT = 1000
 
 _PREFIX = re.compile(r"[0-9a-f-]+")
 
 
 class Terminal(msgspec.Struct, frozen=True, kw_only=True):
-    """A client, and where it shows things. With `lines` events are printed as JSON."""
+    """A client and its screen. With `lines` events are printed as JSON."""
 
     client: AsyncRookery
     out: Output
@@ -49,7 +49,7 @@ def terminal(
 
 
 def read_prompt(given: str) -> str:
-    """The prompt; `-` reads it from stdin, before an event loop would keep Ctrl-C from ending that."""
+    """Return the prompt; `-` reads it from stdin, before an event loop would block Ctrl-C."""
     text = given
     if given == "-":
         data = b"" if sys.stdin is None else sys.stdin.buffer.read(MAX_PROMPT_BYTES + 1)
@@ -81,7 +81,7 @@ async def new(at: Terminal, prompt: str, *, model: str | None, wait: bool) -> in
 
 
 async def send(at: Terminal, reference: str, prompt: str, *, busy: BusyBehavior, wait: bool) -> int:
-    """Send a message to a chat and show what comes of it."""
+    """Send a message to a chat and show the turn."""
     chat_id = await find_chat(at.client, reference)
     sent, after_id = await say(at, chat_id, prompt, busy=busy)
     if at.lines:
@@ -94,7 +94,7 @@ async def send(at: Terminal, reference: str, prompt: str, *, busy: BusyBehavior,
 
 
 async def attach(at: Terminal, reference: str, *, tail: int) -> int:
-    """Show the last messages of a chat and follow it until it rests. Ctrl-C leaves; the chat goes on."""
+    """Show the last messages of a chat and follow it until it rests. Ctrl-C leaves; the chat continues."""
     chat_id = await find_chat(at.client, reference)
     async with at.client.chats.stream(chat_id, tail=tail, mark_read=True) as live:
         follower = Follower(live, screen=at.screen, out=at.out, clock=at.clock, lines=at.lines, prompts=True)
@@ -102,7 +102,7 @@ async def attach(at: Terminal, reference: str, *, tail: int) -> int:
             state = await _rest(at, chat_id, follower, until_asked=False)
             assert state is not None
         except asyncio.CancelledError:
-            at.screen.lines(f"The chat goes on: rookery chat attach {short(chat_id)}")
+            at.screen.lines(f"The chat continues: rookery chat attach {short(chat_id)}")
             raise
         return verdict(at, state, is_stopped=False)
 
@@ -133,7 +133,7 @@ async def list_chats(at: Terminal, q: str | None, *, limit: int) -> int:
     return Exit.OK
 
 
-# What they are made of
+# Helpers
 
 
 async def create(at: Terminal, prompt: str, *, model: str | None, plan_mode: bool = False) -> Chat:
@@ -160,7 +160,7 @@ async def list_models(at: Terminal) -> int:
 
 
 async def say(at: Terminal, chat_id: UUID, prompt: str, *, busy: BusyBehavior) -> tuple[SendAnswer, int]:
-    """Send a message; the answer, and the last message before whatever comes of it."""
+    """Send a message. Return the response, and the last message before the new turn."""
     known = await at.client.messages.list(chat_id, limit=1)
     before = known.items[0].id if known.items else 0
     sent = await at.client.messages.send(chat_id, prompt, busy_behavior=busy)
@@ -172,9 +172,9 @@ async def say(at: Terminal, chat_id: UUID, prompt: str, *, busy: BusyBehavior) -
 
 
 async def turn(at: Terminal, chat_id: UUID, *, since: int, after_id: int = 0, until_asked: bool = False) -> int:
-    """Show a chat until it rests, stop it at Ctrl-C, and say what it took.
+    """Show a chat until it rests, stop it at Ctrl-C, and print its usage.
 
-    `until_asked`: leave it as well when a subagent of it asks something, which the caller answers.
+    `until_asked`: also return when one of its subagents asks a question, which the caller answers.
     """
     started_at = at.clock.monotonic()
     interrupts = Interrupts(at.client, chat_id, at.screen)
@@ -199,8 +199,8 @@ async def turn(at: Terminal, chat_id: UUID, *, since: int, after_id: int = 0, un
 
 
 async def _rest(at: Terminal, chat_id: UUID, follower: Follower, *, since: int = 0, until_asked: bool) -> View | None:
-    """Show the chat until it rests: one that waits for a subagent does not, and may do so for ever. None: left for what
-    that one asks."""
+    """Show the chat until it rests. A chat that waits for a subagent does not rest, possibly for ever. None: a
+    subagent asks."""
     if at.lines:
         return await follower.to_rest(since)
     showing = asyncio.create_task(follower.to_rest(since), name="showing")
@@ -221,7 +221,7 @@ async def _rest(at: Terminal, chat_id: UUID, follower: Follower, *, since: int =
 
 
 async def catch_up(at: Terminal, chat_id: UUID, *, tail: int) -> None:
-    """Show the last messages of a chat, and the turn that runs to its end. Ctrl-C stops that one."""
+    """Show the last messages of a chat, and the running turn to its end. Ctrl-C stops the turn."""
     interrupts = Interrupts(at.client, chat_id, at.screen)
     try:
         with interrupts.watching():
@@ -240,14 +240,14 @@ async def catch_up(at: Terminal, chat_id: UUID, *, tail: int) -> None:
 
 def left(at: Terminal, chat_id: UUID) -> int:
     at.screen.close()
-    at.screen.error(f"Left. The chat goes on: rookery chat attach {short(chat_id)}")
+    at.screen.error(f"Left. The chat continues: rookery chat attach {short(chat_id)}")
     return Exit.INTERRUPTED
 
 
 def verdict(at: Terminal, state: View, *, is_stopped: bool, is_asked_here: bool = False) -> int:
-    """The exit code of a turn that is over, and what is to be said about one that did not end by itself.
+    """Return the exit code of a finished turn, and print a message about one that did not finish.
 
-    `is_asked_here`: the caller asks what the chat waits for.
+    `is_asked_here`: the caller prompts for what the chat waits for.
     """
     if state.status == "error":
         error = state.error or {}
@@ -258,13 +258,13 @@ def verdict(at: Terminal, state: View, *, is_stopped: bool, is_asked_here: bool 
     if is_asking and not is_asked_here:
         at.screen.lines("The chat waits for an answer; `rookery chat attach` asks for it.")
     if is_stopped:
-        at.screen.error("Interrupted. What was said so far is saved.")
+        at.screen.error("Interrupted. The answer so far is saved.")
         return Exit.INTERRUPTED
     return Exit.OK
 
 
 async def find_chat(client: AsyncRookery, reference: str) -> UUID:
-    """The chat with this id, or with an id that begins so and no other does."""
+    """Return the chat with this id, or the only one whose id begins with it."""
     text = reference.strip().lower()
     try:
         return UUID(text)

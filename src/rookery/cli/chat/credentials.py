@@ -1,6 +1,6 @@
-"""Where the terminal client finds its server and its token: arguments, the environment, or a file of the user.
+"""The server and the token of the terminal client: from arguments, the environment, or a file of the user.
 
-A token is kept with the address it is for, and sent nowhere else. The file is for its owner's eyes only.
+A token is stored with its server's address, and sent nowhere else. Only its owner can read the file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FILE_NAME = "credentials.json"
 
 
 class Login(msgspec.Struct, frozen=True, kw_only=True):
-    """A token for one server, and whose it is."""
+    """A token for one server, and its user."""
 
     token: str
     token_id: str | None = None
@@ -32,7 +32,7 @@ class Login(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Logins(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in the file. `last` is the server that is meant when none is named."""
+    """The content of the file. `last` is the server to use if none is named."""
 
     servers: dict[str, Login] = {}
     last: str | None = None
@@ -46,7 +46,7 @@ class Credentials(msgspec.Struct, frozen=True):
 
 class CredentialsFile:
     def __init__(self, environ: Mapping[str, str]) -> None:
-        # The XDG specification: a relative path there is invalid and to be ignored.
+        # The XDG specification: a relative path is invalid and must be ignored.
         given = Path(environ.get("XDG_CONFIG_HOME", ""))
         home = Path(environ["HOME"]) if environ.get("HOME") else Path("~").expanduser()
         self.path = (given if given.is_absolute() else home / ".config") / "rookery" / FILE_NAME
@@ -65,7 +65,7 @@ class CredentialsFile:
             ) from None
 
     def save(self, logins: Logins) -> None:
-        """Replace the file: whole, or not at all. It is private from its first moment on."""
+        """Replace the file atomically. It is private from the moment it is created."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = self.path.with_name(f".{FILE_NAME}.{os.getpid()}")
         with suppress(FileNotFoundError):
@@ -81,7 +81,7 @@ class CredentialsFile:
         self.save(Logins(servers={**known.servers, url: login}, last=url))
 
     def remove(self, url: str) -> Login | None:
-        """Forget a server; what was known of it."""
+        """Remove a server. Return its login."""
         known = self.load()
         if url not in known.servers:
             return None
@@ -92,13 +92,13 @@ class CredentialsFile:
     def _require_private(self) -> None:
         if stat.S_IMODE(self.path.stat().st_mode) & 0o077:
             raise Refused(
-                f"{self.path} can be read by others. Run `chmod 600 {self.path}`, and consider its tokens known.",
+                f"{self.path} can be read by others. Run `chmod 600 {self.path}`, and revoke its tokens.",
                 code=Exit.NOT_ALLOWED,
             )
 
 
 def find(flag: str | None, environ: Mapping[str, str], file: CredentialsFile) -> Credentials:
-    """The server that is meant and the token for it. The environment wins over the file."""
+    """Return the server and its token. The environment wins over the file."""
     url = address(flag, environ, file)
     if given := environ.get(TOKEN_VARIABLE):
         try:

@@ -1,4 +1,4 @@
-"""What goes wrong for somebody at a terminal: one sentence that says what to do next, and an exit code."""
+"""Error messages of the terminal client: one sentence that says what to do next, and an exit code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULT_PORT = 7117
 
 
 class Refused(Exception):
-    """The command cannot be done as it was given; the message says what to do."""
+    """Raised when the command cannot be done as it was given; the message says what to do."""
 
     def __init__(self, message: str, *, code: Exit = Exit.FAILED) -> None:
         self.code = code
@@ -26,19 +26,19 @@ class Refused(Exception):
 
 
 class Attempt:
-    """A command on its way: the server it is for, once that is known, and the exit code it ends with."""
+    """A running command: its server, once that is known, and its exit code."""
 
     def __init__(self) -> None:
         self.url = ""
         self.has_token = False
         self.is_token_from_environment = False
-        self.lines = False  # whether programs read what is printed, line by line
+        self.lines = False  # whether programs read the output, line by line
         self.code: int = Exit.OK
 
 
 @contextmanager
 def failures(out: Output) -> Iterator[Attempt]:
-    """Turn what the client raises into one line for people, an error for programs, and an exit code."""
+    """Turn exceptions of the client into one line for users, an error for programs, and an exit code."""
     attempt = Attempt()
     try:
         yield attempt
@@ -67,7 +67,7 @@ def tell(out: Output, exit_code: Exit, text: str, *, lines: bool = False, **more
 def explain(
     error: RookeryError, url: str, *, has_token: bool, is_token_from_environment: bool = False
 ) -> tuple[Exit, str]:
-    """The exit code, and what to say."""
+    """Return the exit code and the message."""
     log_in = f"`rookery chat login {url}`"
     match error:
         case errors.Unreachable():
@@ -85,7 +85,7 @@ def explain(
             return Exit.NOT_ALLOWED, f"The token for {url} was revoked or has expired. Run {log_in}."
         case errors.TimedOut():
             text = f"The server at {url} did not answer within {error.seconds:g} s."
-            return Exit.FAILED, f"{text} It is busy, or what listens there is something else."
+            return Exit.FAILED, f"{text} It is busy, or another program listens there."
         case errors.Unauthenticated() | errors.Forbidden() | errors.AccessWithdrawn():
             return Exit.NOT_ALLOWED, str(error)
         case errors.Invalid():
@@ -98,12 +98,12 @@ def explain(
 def _not_accepted(url: str, log_in: str, *, is_from_environment: bool) -> str:
     if not is_from_environment:
         return f"The server at {url} does not accept the token: it is wrong, revoked or expired. Run {log_in}."
-    # The variable wins over what a login keeps, so logging in alone would change nothing.
+    # The variable wins over a stored login, so logging in alone would change nothing.
     return f"The server at {url} does not accept the token in ROOKERY_TOKEN. Set another, or unset it and run {log_in}."
 
 
 def _unreachable(error: errors.Unreachable, url: str) -> str:
-    # Anything but a refusal means that something is there, such as a server without TLS behind an https address.
+    # Any other failure means that something listens there, such as a server without TLS at an https address.
     if not is_loopback(url) or error.reason != REFUSED:
         return str(error)
     port = urlsplit(url).port

@@ -1,4 +1,4 @@
-"""`rookery chat export`: a whole chat as Markdown for people, or as JSON for programs."""
+"""`rookery chat export`: a whole chat as Markdown for users, or as JSON for programs."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ async def export(at: Terminal, reference: str) -> int:
     chat_id: UUID = await chat.find_chat(at.client, reference)
     found = await at.client.chats.get(chat_id)
     messages = [message async for message in at.client.messages.iterate(chat_id, page_size=PAGE)]
-    # Not as it is: on a terminal, what a tool has read must not be obeyed.
+    # Escaped: on a terminal, control sequences in tool output must not take effect.
     at.screen.text(markdown(found, messages))
     at.out.result({"chat": found, "messages": messages})
     return Exit.OK
 
 
 def markdown(found: Chat, messages: Sequence[Message]) -> str:
-    """Headings by speaker; calls of tools with their arguments and results as code."""
+    """Return Markdown: headings by speaker; tool calls with their arguments and results as code."""
     blocks = [f"# {found.title}"]
     speaker = ""
     for message in messages:
-        # What tools answered belongs to the assistant who asked them.
+        # Tool results belong to the assistant that called the tools.
         who = "User" if message.role == "user" else "Assistant" if message.role in ("assistant", "tool") else "System"
         if who != speaker:
             blocks.append(f"## {who}")
@@ -63,7 +63,7 @@ def _code(value: object) -> str:
 
 
 def _fenced(text: str, language: str) -> str:
-    """A fence longer than any inside, so that what is quoted cannot end it."""
+    """Return a fence longer than any inside, so that quoted text cannot end it."""
     longest = max((len(run) for run in _runs_of_backticks(text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{text}\n{fence}"

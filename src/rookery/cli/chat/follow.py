@@ -1,7 +1,7 @@
-"""Shows a chat as its stream tells it, in the words of `rookery admin run`: text on stdout, all else on stderr.
+"""The follower of a chat's stream, with the output of `rookery admin run`: text on stdout, everything else on stderr.
 
-A step may be told twice, after a lost connection or when its live parts start over. What was shown of an attempt is
-not shown again: its parts are counted, and as many characters are skipped.
+A step may be sent twice, after a lost connection or when its live parts restart. Shown parts of an attempt are not
+shown again: they are counted, and as many characters are skipped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from uuid import UUID
 import msgspec
 
 from rookery.cli.admin.run.screen import Screen, Style
-from rookery.cli.admin.run.transcript_printer import Teller
+from rookery.cli.admin.run.transcript_printer import TranscriptPrinter
 from rookery.cli.chat import approvals
 from rookery.cli.output import Output
 from rookery.client import AsyncRookery, Change, Conflict, LiveChat
@@ -29,18 +29,19 @@ from rookery.domain.chat.messages import ChatId, Message, MessageId, Role, Visib
 from rookery.domain.chat.parts import CONTENT_VERSION, ContentError, Part, Reasoning, Text
 from rookery.runtime.clock import Clock, Deadline, Ticker
 
-# Wrappers pass a signal on that the terminal has sent to them and to us: what comes this soon is the same key press.
+# Wrappers forward a signal that the terminal has also sent to this process: a second one this soon is the same key
+# press.
 ECHO_SECONDS = 0.2
 
 _parts = msgspec.json.Decoder(tuple[Part, ...])
 
 
 class Leaving(Exception):
-    """Somebody has had enough; the chat goes on."""
+    """Raised when the user leaves; the chat continues."""
 
 
 class Follower:
-    """Shows one chat. `after_id` is the last message that is known to whoever reads along.
+    """Shows one chat. `after_id` is the last message that the user has already seen.
 
     With `lines` every event is printed as JSON instead, one per line; with `prompts` the user's messages are shown too.
     """
@@ -62,7 +63,7 @@ class Follower:
         self._lines = lines
         self._prompts = prompts
         self._time = _MessageTime(clock)
-        self._teller = Teller(screen, self._time)
+        self._printer = TranscriptPrinter(screen, self._time)
         self._seen_id = after_id
         self._attempt: tuple[int, int] | None = None
         self._told: dict[type[Part], int] = {}
@@ -70,7 +71,7 @@ class Follower:
         self._is_lost = False
 
     async def to_rest(self, since: int = 0) -> View:
-        """Show everything until the chat rests. However it ends, what is said next stands on a line of its own."""
+        """Show everything until the chat rests. In every case the next output starts on its own line."""
         try:
             async for change in self._live:
                 self.show(change)
@@ -97,7 +98,7 @@ class Follower:
             case "preview_reset":
                 self._begin((event["history_version"], event["generation_attempt"]))
             case "retry" if event["retry"] is not None:
-                self._teller.tell_retry(msgspec.convert(event["retry"], RetryState))
+                self._printer.tell_retry(msgspec.convert(event["retry"], RetryState))
             case "action_required" if event.get("kind") == "approval":
                 self._screen.lines(*approvals.told(event["tool_calls"]))
             case "action_required":
@@ -109,7 +110,7 @@ class Follower:
                 self._screen.note("Connected again.")
 
     def _tell_loss(self, reason: str, seconds: float) -> None:
-        """Why, once; after that only how long it takes to the next try."""
+        """Print the reason once; after that only the time until the next try."""
         if self._is_lost:
             text = f"Still no connection. Trying again in {seconds:.0f} s."
         else:
@@ -122,7 +123,7 @@ class Follower:
             self._skip = dict(self._told)  # the same attempt from its start
             return
         if self._attempt is not None and attempt[0] == self._attempt[0]:
-            self._teller.begin()
+            self._printer.begin()
         self._attempt = attempt
         self._told, self._skip = {}, {}
 
@@ -130,12 +131,12 @@ class Follower:
         try:
             (part,) = _parts.decode(msgspec.json.encode([event["part"]]))
         except msgspec.ValidationError:
-            return  # of a kind that this version does not know; the committed message says the rest
+            return  # an unknown kind; the committed message has the rest
         if (unseen := self._unseen(part)) is not None:
-            self._teller.tell_live(Role(event["role"]), unseen)
+            self._printer.print_live(Role(event["role"]), unseen)
 
     def _unseen(self, part: Part) -> Part | None:
-        """The part without what was shown already; None if that was all. Calls and results are told by their ids."""
+        """Return the part without what was already shown; None if that was all. Calls and results are matched by id."""
         if not isinstance(part, Text | Reasoning):
             return part
         kind = type(part)
@@ -156,11 +157,11 @@ class Follower:
             self._screen.lines(*(f"> {line}" for text in texts for line in text.splitlines()))
         row = stored(message)
         with self._time.stopped_at(row.created_at):
-            self._teller.tell_committed(row)
+            self._printer.print_committed(row)
 
 
 class _MessageTime:
-    """The time of what is being told: of a message when it was committed, else now. Tools are timed by it."""
+    """The clock of the printer: the commit time of a committed message, else now. It times the tools."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -191,7 +192,7 @@ class _MessageTime:
 
 
 class Interrupts:
-    """Ctrl-C: the first stops the turn that is followed, the second leaves it as it is."""
+    """Ctrl-C: the first stops the followed turn, the second leaves it running."""
 
     def __init__(self, client: AsyncRookery, chat_id: UUID, screen: Screen) -> None:
         self._client = client
@@ -234,17 +235,17 @@ class Interrupts:
         self._stopping = asyncio.ensure_future(self._stop())
 
     async def _stop(self) -> None:
-        # It rests by now, or somebody else has stopped it.
+        # It rests by now, or another client has stopped it.
         with _ignoring_conflicts():
             await self._client.chats.interrupt(self._chat_id)
 
     async def settle(self) -> None:
-        """Wait for the request to stop, so that its failure is somebody's."""
+        """Wait for the request to stop, so that its failure is raised here."""
         if self._stopping is not None:
             await self._stopping
 
     async def abandon(self) -> None:
-        """Nobody waits for that request any more."""
+        """Stop waiting for that request."""
         if self._stopping is not None:
             self._stopping.cancel()
             await asyncio.wait([self._stopping])
@@ -259,11 +260,11 @@ def _ignoring_conflicts() -> Iterator[None]:
 
 
 def stored(message: Event) -> Message:
-    """A message of the stream in the shape that the teller takes."""
+    """Return a message of the stream in the form that the printer takes."""
     try:
         content = parts.encode(_parts.decode(msgspec.json.encode(message["content"])))
     except (msgspec.ValidationError, ContentError):
-        content = msgspec.json.encode(message["content"]).decode()  # the teller says that it cannot be read
+        content = msgspec.json.encode(message["content"]).decode()  # the printer reports that it cannot be read
     return Message(
         id=MessageId(message["id"]),
         chat_id=ChatId(UUID(message["chat_id"])),
@@ -283,7 +284,7 @@ def stored(message: Event) -> Message:
 
 
 def figures(state: View, after_id: int) -> str:
-    """What the steps after a message were counted at, as `rookery admin run` says it."""
+    """Return the usage of the steps after a message, in the form of `rookery admin run`."""
     usages = [
         message.get("usage") or {}
         for number, message in state.messages.items()

@@ -1,7 +1,7 @@
-"""Logging in from a terminal: a password becomes a token of its own, which is kept; the password is not.
+"""Login from a terminal: a password is exchanged for a token, which is stored; the password is not.
 
-Secrets are asked for or piped in, never taken from the arguments: those stand in the list of processes and in the
-history of the shell.
+Secrets are prompted for or piped in, never taken from the arguments: those appear in the process list and in the
+shell's history.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_NAME_CHARS = 64
 
 
 class Answers(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody has said about who they are: a token, or a name and a password, or what a first account needs."""
+    """The user's credentials: a token, or a name and a password, or the data of a first account."""
 
     token: str | None = None
     login: str = ""
@@ -36,14 +36,14 @@ class Answers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ask(*, is_setup: bool, name: str | None, token_stdin: bool, password_stdin: bool) -> Answers:
-    """Ask for what is missing. Before the event loop runs: that one would keep Ctrl-C from ending the prompt."""
+    """Prompt for what is missing. Runs before the event loop, which would keep Ctrl-C from ending the prompt."""
     if token_stdin:
         return Answers(token=_piped_token())
     if password_stdin and name is None:
         raise Refused("--password-stdin needs --user: whose password it is.", code=Exit.USAGE)
     if not password_stdin and not sys.stdin.isatty():
         raise Refused(
-            "There is no terminal to ask at. Pipe a token in with --token-stdin, or a password with --password-stdin.",
+            "There is no terminal to ask. Pipe a token in with --token-stdin, or a password with --password-stdin.",
             code=Exit.USAGE,
         )
     setup_token = _setup_token() if is_setup else None
@@ -51,7 +51,7 @@ def ask(*, is_setup: bool, name: str | None, token_stdin: bool, password_stdin: 
     if password_stdin:
         return Answers(login=login, password=_piped("password"), setup_token=setup_token)
     password = _asked("Password: ", getpass.getpass)
-    if is_setup and _asked("The same again: ", getpass.getpass) != password:
+    if is_setup and _asked("Repeat the password: ", getpass.getpass) != password:
         raise Refused("The two passwords differ.", code=Exit.USAGE)
     return Answers(login=login, password=password, setup_token=setup_token)
 
@@ -62,24 +62,24 @@ async def is_setup_needed(url: str) -> bool:
 
 
 async def login(url: str, answers: Answers, *, file: CredentialsFile, out: Output) -> int:
-    """Get a token for the server, check it, and keep it."""
+    """Get a token for the server, check it, and store it."""
     kept, me = await _given(url, answers.token) if answers.token is not None else await _made(url, answers)
     file.add(url, kept)
     out.line(f"Logged in at {url} as {kept.user}. The token is in {file.path}.")
     if me.access_notice is not None:
-        out.line(f"{told(me.access_notice)} `rookery chat accesses` shows who did, and dismisses this notice.")
+        out.line(f"{told(me.access_notice)} `rookery chat accesses` shows the details, and dismisses this notice.")
     out.result({"url": url, "user": kept.user, "credentials": str(file.path), "access_notice": me.access_notice})
     return Exit.OK
 
 
 async def logout(url: str, *, file: CredentialsFile, out: Output) -> int:
-    """Forget the token, and revoke it at the server if that can be asked."""
+    """Delete the token, and revoke it at the server if that is reachable."""
     known = file.remove(url)
     if known is None:
         raise Refused(f"You are not logged in at {url}.")
     if known.token_id is None:
-        # Brought by its owner, who may use it elsewhere.
-        revoked, more = False, " The token was not made here, and stays valid."
+        # Provided by the user, who may use it elsewhere.
+        revoked, more = False, " The token was not created here, and stays valid."
     else:
         revoked = await _revoke(url, known.token, known.token_id)
         more = "" if revoked else " The server could not be asked to revoke the token; it is valid until it expires."
@@ -89,7 +89,7 @@ async def logout(url: str, *, file: CredentialsFile, out: Output) -> int:
 
 
 def told(notice: AccessNotice) -> str:
-    """What administrators did since the last notice, as a sentence."""
+    """Describe what administrators did since the last notice, in a sentence."""
     did = []
     if notice.password_resets:
         did.append("reset your password" + (f" {notice.password_resets} times" if notice.password_resets > 1 else ""))
@@ -110,7 +110,7 @@ async def _made(url: str, answers: Answers) -> tuple[Login, Me]:
         user = await _enter(client, answers)
         me = await client.me()
         made = await client.tokens.create(_token_name())
-        # The session has served its purpose; the token is what is kept.
+        # The session is no longer needed; the token is stored.
         await client.account.logout()
     return Login(token=made.token, token_id=str(made.id), user=user.username), me
 
@@ -126,27 +126,27 @@ async def _revoke(url: str, token: str, token_id: str) -> bool:
         try:
             await client.tokens.delete(token_id)
         except (Unauthenticated, NotFound):
-            return True  # it is not valid any more
+            return True  # it is no longer valid
         except errors.RookeryError:
             return False
     return True
 
 
 def _token_name() -> str:
-    """Names are unique per user: the second keeps two logins on one machine apart."""
+    """Return a token name. Names are unique per user: the time keeps two logins on one machine apart."""
     stamp = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
     return f"{socket.gethostname()[: MAX_NAME_CHARS - len(stamp) - 15]}, terminal, {stamp}"
 
 
 def _setup_token() -> str:
-    """People paste the token, or the whole address that was printed with it."""
+    """Prompt for the setup token. Users paste the token, or the whole address that was printed with it."""
     question = "This server has no account yet. Setup token (printed when it started): "
     given = _asked(question, getpass.getpass).strip()
     return given.rpartition("#")[2].removeprefix("token=")
 
 
 def _asked(question: str, ask: Callable[[str], str] = input) -> str:
-    """What somebody types. Who leaves instead gets a line of their own for what is said next."""
+    """Prompt for input. If the user leaves instead, the next message starts on its own line."""
     try:
         answer = ask(question)
     except (EOFError, KeyboardInterrupt) as leaving:
@@ -170,7 +170,7 @@ def _piped_token() -> str:
 
 def _piped(what: str) -> str:
     data = b"" if sys.stdin is None else sys.stdin.buffer.read(MAX_SECRET_BYTES + 1)
-    # One line end is what `echo` and editors add; anything else that is odd is for the server to refuse.
+    # `echo` and editors add one line end; the server refuses other odd input.
     text = data.decode("utf-8", "replace").removesuffix("\n").removesuffix("\r")
     if not text or len(data) > MAX_SECRET_BYTES:
         raise Refused(f"There is no {what} on stdin. Pipe it in: rookery chat login ... < FILE", code=Exit.USAGE)

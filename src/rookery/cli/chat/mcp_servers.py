@@ -1,4 +1,4 @@
-"""MCP servers of a chat's workspace at the terminal: what they would run, and whether they may."""
+"""MCP servers of a chat's workspace at the terminal: their commands, and the consent to run them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ReadLine = Callable[[str], str]
 
 
 async def servers(at: Terminal, reference: str, *, answer: Answer | None, name: str | None) -> int:
-    """Show the servers that files of the chat's workspace name, after one of them was answered about."""
+    """Show the MCP servers that files of the chat's workspace name, after storing an answer about one of them."""
     workspace_id = (await at.client.chats.get(await chat.find_chat(at.client, reference))).workspace_id
     if workspace_id is None:
         raise Refused("This chat has no workspace.", code=Exit.FAILED)
@@ -49,7 +49,7 @@ async def send(client: AsyncRookery, workspace_id: UUID, server: McpServer, answ
 
 
 async def find_waiting(client: AsyncRookery, chat_id: UUID) -> tuple[UUID, list[McpServer]] | None:
-    """The workspace of a chat of one's own and the servers that it asks about; None when it asks about none."""
+    """Return the workspace of the user's chat and the servers it asks about; None if there are none."""
     found = await client.chats.get(chat_id)
     if found.workspace_id is None or found.my_role != "owner":
         return None
@@ -59,7 +59,7 @@ async def find_waiting(client: AsyncRookery, chat_id: UUID) -> tuple[UUID, list[
 
 
 def told(server: McpServer) -> Iterator[str]:
-    """The lines of a question. The server has written out whatever could hide something."""
+    """Return the lines of a question. The server has already escaped characters that could hide something."""
     if server.state == "changed":
         yield f"The project has changed its MCP server {server.name}. It would run now:"
     else:
@@ -71,7 +71,7 @@ def told(server: McpServer) -> Iterator[str]:
 
 
 def ask(server: McpServer, read_line: ReadLine) -> Literal["agree", "deny"]:
-    """Raises `Undecided` when somebody does not answer."""
+    """Prompt for the answer. Raise `Undecided` if the user does not answer."""
     prompt = f"Let {server.name} run? [y/n] "
     while True:
         try:
@@ -94,5 +94,5 @@ def _standing(server: McpServer) -> str:
 
 
 def _words(server: McpServer) -> Sequence[str]:
-    """The command and its arguments as a shell would take them."""
+    """Return the command and its arguments, quoted for a shell."""
     return [shlex.quote(each) for each in (server.command, *server.args)]

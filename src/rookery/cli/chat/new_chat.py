@@ -1,4 +1,4 @@
-"""From the arguments of `rookery chat` to a command that runs: which server, which token, and how it ends."""
+"""The start of `rookery chat`: from its arguments to a running command, with its server, token and exit code."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from rookery.client import AsyncRookery
 Run: TypeAlias = Callable[[Coroutine[Any, Any, int], Output], int]
 Act: TypeAlias = Callable[[Terminal], Awaitable[int]]
 
-# Chosen: somebody waits, and a server that is not there should be told within a second.
+# Chosen: the user waits, and a missing server should be reported within a second.
 RETRIES = 2
-# Chosen: nothing is shown while a try lasts, so it is a third of what programs get.
+# Chosen: nothing is shown during a try, so it is a third of the default for programs.
 TIMEOUT_SECONDS = 10.0
 
 
@@ -181,7 +181,7 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace, Output, Run], int]] = {
 
 
 def _act(attempt: Attempt, arguments: argparse.Namespace, out: Output, run: Run, act: Act) -> None:
-    """Do it at the server that is meant."""
+    """Run the command at the chosen server."""
     attempt.lines = arguments.lines
     found = _found(attempt, arguments, out)
 
@@ -202,10 +202,10 @@ def _found(attempt: Attempt, arguments: argparse.Namespace, out: Output) -> Cred
 
 
 def _talk(arguments: argparse.Namespace, out: Output, *, reference: str | None) -> int:
-    """At a terminal, with an event loop that turns only while something is to be shown."""
+    """Talk at a terminal, with an event loop that runs only while there is output to show."""
     with failures(out) as attempt:
         if not _has_terminal():
-            raise Refused("There is no terminal to type at. Use `rookery chat new PROMPT`.", code=Exit.USAGE)
+            raise Refused("There is no terminal. Use `rookery chat new PROMPT`.", code=Exit.USAGE)
         found = _found(attempt, arguments, out)
         client = AsyncRookery(found.url, token=found.token, timeout=TIMEOUT_SECONDS, max_retries=RETRIES)
         with asyncio.Runner() as runner:
@@ -220,7 +220,7 @@ def _talk(arguments: argparse.Namespace, out: Output, *, reference: str | None) 
 
 
 async def _begin(at: Terminal, reference: str | None, *, tail: int) -> UUID | None:
-    """Nobody should type a message to find out that there is no server. The chat to go on with, if one is named."""
+    """Check the server before the user types a message. Return the chat to continue, if one is named."""
     user = await at.client.me()
     at.screen.lines(f"At {at.client.base_url} as {user.username}.")
     if reference is None:
@@ -231,7 +231,7 @@ async def _begin(at: Terminal, reference: str | None, *, tail: int) -> UUID | No
 
 
 def _asked(run: Run, out: Output, question: Coroutine[Any, Any, bool]) -> bool:
-    """A yes or no of the server, before the person is asked."""
+    """Return a yes or no of the server, before the user is prompted."""
 
     async def asked() -> int:
         return int(await question)

@@ -1,4 +1,4 @@
-"""Plan mode at the terminal: the plan that a turn has proposed, and what can be done about it."""
+"""Plan mode at the terminal: the proposed plan of a turn, and switching the mode."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from uuid import UUID
 
 from rookery.client import AsyncRookery
 
-ON = "Plan mode is on: the agent looks, asks and plans, and changes nothing. /plan turns it off."
+ON = "Plan mode is on: the agent reads, asks and plans, but changes nothing. /plan turns it off."
 OFF = "Plan mode is off: the agent does what you say."
-WHAT_NOW = "Say what should be different. Or accept it: /plan turns plan mode off, then tell the agent to go ahead."
+WHAT_NOW = "Reply with changes, or accept it: /plan turns plan mode off, then tell the agent to go ahead."
 # More than a planning turn has after the plan: it ends there.
 LOOK_BACK = 10
 
 
 async def switch(client: AsyncRookery, chat_id: UUID) -> bool:
-    """Turn plan mode of a chat on or off; whether it is on now."""
+    """Turn plan mode of a chat on or off. Return whether it is on now."""
     wanted = not (await client.chats.get(chat_id)).plan_mode
     await client.chats.update(chat_id, plan_mode=wanted)
     return wanted
 
 
 async def find(client: AsyncRookery, chat_id: UUID) -> str | None:
-    """The plan that the newest turn has proposed, as text."""
+    """Return the plan that the newest turn has proposed, as text."""
     page = await client.messages.list(chat_id, limit=LOOK_BACK)
     for message in page.items:
         if message.role == "user":

@@ -1,7 +1,7 @@
-"""`rookery chat` without a command: type, watch the answer, type again.
+"""`rookery chat` without a command: type a message, watch the answer, repeat.
 
-The prompt is read outside of the event loop, where the terminal edits lines and Ctrl-C works as people know it. A turn
-is followed over a stream of its own: nobody serves a connection while somebody thinks about what to type.
+The prompt is read outside the event loop, where the terminal edits lines and Ctrl-C works as usual. Each turn is
+followed over its own stream: no connection is open while the user types.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from rookery.client import ApprovalAnswer, Conflict, NotFound, RookeryError, err
 
 PROMPT = "> "
 HELP = (
-    "/stop   stop the turn that runs (Ctrl-C while it is shown)",
-    "/plan   let the agent only look and plan, and end that again",
+    "/stop   stop the running turn (Ctrl-C while it is shown)",
+    "/plan   turn plan mode on or off: the agent plans, but changes nothing",
     "/new    start another chat",
-    "/help   this",
+    "/help   show this list",
     "/quit   leave (Ctrl-D); the chat is kept: rookery chat attach ID",
 )
 
@@ -32,7 +32,7 @@ ReadLine = Callable[[str], str]
 
 
 class Talk:
-    """One person at one terminal. `chat_id` is None until the first message makes a chat."""
+    """One user at one terminal. `chat_id` is None until the first message creates a chat."""
 
     def __init__(self, at: Terminal, runner: asyncio.Runner, *, model: str | None, chat_id: UUID | None = None) -> None:
         self._at = at
@@ -40,11 +40,11 @@ class Talk:
         self._model = model
         self._chat_id = chat_id
         self._asked_servers: set[str] = set()
-        self._plans = False  # in the chat that the next message makes
+        self._plans = False  # for the chat that the next message creates
 
     def run(self, read_line: ReadLine) -> int:
-        """Until somebody leaves."""
-        self._at.screen.lines("Type a message; /help lists what else there is.")
+        """Run until the user leaves."""
+        self._at.screen.lines("Type a message; /help lists the commands.")
         self._answer_questions(read_line)
         while True:
             try:
@@ -57,11 +57,11 @@ class Talk:
             if line and self._handle(line):
                 self._answer_questions(read_line)
         if self._chat_id is not None:
-            self._at.screen.lines(f"Go on with: rookery chat attach {chat.short(self._chat_id)}")
+            self._at.screen.lines(f"Continue with: rookery chat attach {chat.short(self._chat_id)}")
         return Exit.OK
 
     def _handle(self, line: str) -> bool:
-        """Do what the line says. Whether it may have left a question."""
+        """Execute the line. Return whether it may have left a question."""
         with self._told():
             match line:
                 case "/help":
@@ -74,14 +74,14 @@ class Talk:
                     self._chat_id, self._plans = None, False
                     self._at.screen.lines("The next message starts another chat.")
                 case _ if line.startswith("/") and " " not in line:
-                    self._at.screen.lines(f"There is no {line}.", *HELP)
+                    self._at.screen.lines(f"There is no command {line}.", *HELP)
                 case _:
                     self._runner.run(self._say(line))
                     return True
         return False
 
     def _answer_questions(self, read_line: ReadLine) -> None:
-        """As long as the chat asks whether tools may run, whoever sits here says so."""
+        """Prompt for approvals as long as the chat asks for them."""
         with self._told():
             while questions := self._runner.run(self._questions()):
                 first = questions[0]
@@ -96,7 +96,8 @@ class Talk:
             self._answer_about_servers(read_line)
 
     def _answer_about_servers(self, read_line: ReadLine) -> None:
-        """Whether servers that the project names may run. Each entry is asked about once; nothing waits for it."""
+        """Ask whether MCP servers of the project may run. Each entry is asked about once; nothing waits for the
+        answer."""
         if self._chat_id is None:
             return
         waiting = self._runner.run(mcp_servers.find_waiting(self._at.client, self._chat_id))
@@ -111,7 +112,7 @@ class Talk:
             try:
                 answer = mcp_servers.ask(server, read_line)
             except approvals.Undecided:
-                self._at.screen.lines("", "It does not run. Later: rookery chat servers CHAT --agree NAME")
+                self._at.screen.lines("", "It does not run. To allow it later: rookery chat servers CHAT --agree NAME")
                 continue
             with suppress(NotFound):  # changed meanwhile: it is asked about again
                 self._runner.run(mcp_servers.send(self._at.client, workspace_id, server, answer))
@@ -122,18 +123,19 @@ class Talk:
     async def _answer(self, asked: Asked, answers: Sequence[ApprovalAnswer]) -> None:
         assert self._chat_id is not None
         known = await self._at.client.messages.list(self._chat_id, limit=1)
-        # The answer moves whoever asked. A root goes on when its subagent is done, and may rest meanwhile.
+        # The answer continues the chat that asked. A root chat continues when its subagent is done, and may rest
+        # meanwhile.
         since = known.snapshot_version + 1 if asked.chat_id == self._chat_id else 0
         try:
             await self._at.client.chats.answer_approvals(asked.chat_id, answers)
         except Conflict:
-            self._at.screen.lines("Somebody else was faster.")
-            since = 0  # whatever came of that may be over already
+            self._at.screen.lines("Another client has already answered.")
+            since = 0  # the result may be complete already
         await self._follow(since=since, after_id=known.items[0].id if known.items else 0)
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Whatever goes wrong with one line, the next one may be typed."""
+        """Report the error of one line; the user can then type the next one."""
         try:
             yield
         except chat_errors.Refused as error:
@@ -176,13 +178,13 @@ class Talk:
         try:
             await self._at.client.chats.interrupt(self._chat_id)
         except Conflict:
-            self._at.screen.lines("Nothing runs.")
+            self._at.screen.lines("No turn is running.")
             return
         self._at.screen.lines("Stopping.")
 
 
 def read_line(prompt: str) -> str:
-    """A line from the terminal, with the history of this session where Python has readline."""
+    """Read a line from the terminal, with the history of this session if Python has readline."""
     with suppress(ImportError):
         import readline  # noqa: F401 - importing it is what makes `input` edit lines
     return input(prompt)

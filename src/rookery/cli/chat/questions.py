@@ -1,4 +1,4 @@
-"""What a chat and its subagents ask a person: found when they ask, wherever in the family that is."""
+"""Open questions of a chat and its subagents."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ APPROVAL = "approval"
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """The open questions of one chat. `title` is there for a subagent's: nobody has seen them yet."""
+    """The open questions of one chat. `title` is set for a subagent, whose questions were not shown yet."""
 
     chat_id: UUID
     calls: tuple[ActionCall, ...]
@@ -22,14 +22,14 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 async def find(client: AsyncRookery, chat_id: UUID) -> list[Asked]:
-    """What the chat asks, and what its subagents do."""
+    """Return the questions of the chat and of its subagents."""
     root = await client.chats.get(chat_id)
     own = [Asked(root.id, root.action.tool_calls)] if root.action and root.action.kind == APPROVAL else []
     return [*own, *await _of_children(client, root.children)]
 
 
 async def until_a_subagent_asks(client: AsyncRookery, chat_id: UUID) -> list[Asked]:
-    """Wait for it; nothing when the list of chats cannot be watched, which is no reason to stop anything."""
+    """Wait for questions of subagents. Return none if the list of chats cannot be watched: the turn is still shown."""
     try:
         async with client.chats.watch() as watch:
             async for event in watch:
@@ -50,7 +50,7 @@ async def _of_children(client: AsyncRookery, children: Sequence[Chat]) -> list[A
     for child in children:
         if child.needs_user == APPROVAL:
             action = (await client.chats.get(child.id)).action
-            # It may have been answered between the two looks.
+            # It may have been answered between the two reads.
             if action is not None and action.kind == APPROVAL:
                 found.append(Asked(child.id, action.tool_calls, child.title))
     return found

@@ -1,4 +1,4 @@
-"""`rookery chat rules`: what is said about tool calls, by oneself, for one chat, or for everybody."""
+"""`rookery chat rules`: the approval rules of the user, of one chat, or of the server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 def read_file(name: str) -> bytes:
-    """The new rules; `-` reads them from stdin."""
+    """Return the new rules; `-` reads them from stdin."""
     try:
         if name == "-":
             data = b"" if sys.stdin is None else sys.stdin.buffer.read(MAX_BYTES + 1)
@@ -37,7 +37,7 @@ def read_file(name: str) -> bytes:
 
 
 async def rules(at: Terminal, reference: str | None, *, server: bool, given: bytes | None) -> int:
-    """Show rules, after they were replaced by those that are given."""
+    """Show the rules, after replacing them if new ones are given."""
     if server:
         return await _of_server(at, given)
     if reference is None:
@@ -63,7 +63,7 @@ async def _of_server(at: Terminal, given: bytes | None) -> int:
     _show(at, found.rules)
     waits = f"closed after {found.timeout_seconds} s" if found.timeout_seconds else "open until they are answered"
     always = "may" if found.allow_always else "may not"
-    at.out.line(f"Any other call: {found.default}. Questions are {waits}; people {always} answer them for good.")
+    at.out.line(f"Any other call: {found.default}. Questions are {waits}; users {always} answer them permanently.")
     at.out.result(found)
     return Exit.OK
 
@@ -76,7 +76,7 @@ def _show(at: Terminal, found: tuple[Rule, ...]) -> None:
     at.out.table(["action", "tool", "match", "reason"], rows)
     for place, rule in enumerate(found, 1):
         if rule.problem:
-            counts = "holds for every call of its tool" if rule.action in ("deny", "ask") else "permits nothing"
+            counts = "applies to every call of its tool" if rule.action in ("deny", "ask") else "permits nothing"
             at.out.line(f"Rule {place} is not valid, so it {counts}. {rule.problem}")
 
 
@@ -98,9 +98,9 @@ def _read_settings(given: bytes) -> ApprovalSettings:
 
 
 def _strictly(value: dict[str, Any], kind: type[T]) -> T:
-    """A word that is misspelt would widen the rule that it was to narrow."""
+    """Refuse unknown fields: a misspelled one would widen the rule that it should narrow."""
     if unknown := value.keys() - set(kind.__struct_fields__):
-        raise msgspec.ValidationError(f"nobody knows `{min(unknown)}`")
+        raise msgspec.ValidationError(f"unknown field `{min(unknown)}`")
     return msgspec.convert(value, kind)
 
 

@@ -1,6 +1,6 @@
-"""What a person needs who starts Rookery for the first time: how to make the first account.
+"""The instructions for the first account, printed at the first start.
 
-Printed for people, never logged: whoever holds the token becomes the administrator.
+Printed, never logged: the token lets its holder become the administrator.
 """
 
 from __future__ import annotations
@@ -22,24 +22,26 @@ PROGRAM = "rookery"
 
 
 async def find_token(settings: Settings, database: Database) -> str | None:
-    """The setup token, while there is no administrator."""
+    """Return the setup token, while there is no administrator."""
     async with database.api.acquire() as conn:
         now = SystemClock().now()
         return await first_admin.ensure_token(conn, settings.data_dir, now=now, configured=settings.setup_token)
 
 
 def show(url: str, token: str | None, out: Output) -> None:
-    """Say how to make the first account, if there is none."""
+    """Print how to make the first account, if there is none."""
     if token is None:
         return
     body = json.dumps({"token": token, "email": "you@example.org", "password": "..."})
     out.line()
     if web_app.packaged().is_built:
-        out.line("Nobody has an account yet. Make the first one, the administrator's, here; the link works once:")
+        out.line(
+            "There is no account yet. Create the first one, the administrator's, with this link, which works once:"
+        )
         out.line(f"  {url}/setup#token={token}")
         out.line("Or in another terminal:")
     else:
-        out.line("Nobody has an account yet. Make the first one, the administrator's, in another terminal:")
+        out.line("There is no account yet. Create the first one, the administrator's, in another terminal:")
     out.line(f"  {_program()} chat login {url}")
     out.line("It asks for this setup token, which works once:")
     out.line(f"  {token}")
@@ -49,6 +51,6 @@ def show(url: str, token: str | None, out: Output) -> None:
 
 
 def _program() -> str:
-    """How this program is called from here: the one of a virtual environment is on nobody's path."""
+    """Return the command that starts this program: one in a virtual environment is not on the path."""
     is_ours = Path(sys.argv[0]).name == PROGRAM
     return shlex.quote(sys.argv[0]) if is_ours and shutil.which(PROGRAM) is None else PROGRAM

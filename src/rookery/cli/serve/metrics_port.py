@@ -1,4 +1,4 @@
-"""The port of `metrics_listen`: the numbers of this replica, or those of all that one parent minds."""
+"""The port of `metrics_listen`: the metrics of this replica, or those of all replicas of one parent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REQUEST = f"GET {PATH} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 @contextmanager
 def bound(settings: Settings) -> Iterator[socket.socket | None]:
-    """The port, taken before anything is started; None when nobody asked for one."""
+    """Bind the port before anything is started; None if it is not configured."""
     if settings.metrics_listen is None:
         yield None
         return
@@ -29,7 +29,7 @@ def bound(settings: Settings) -> Iterator[socket.socket | None]:
 
 
 def show(listening: socket.socket | None, out: Output) -> None:
-    """Say where the numbers are: the port may be one that the system chose."""
+    """Print the address of the metrics: the system may have chosen the port."""
     if listening is not None:
         host, number = listening.getsockname()[:2]
         out.line(f"Metrics are at {url_of(Address(host, number))}{PATH}")
@@ -45,7 +45,7 @@ async def served(settings: Settings, metrics: Scraped, listening: socket.socket 
 
 
 async def fetch(path: str) -> bytes:
-    """What a replica answers at its internal socket. Raises when it makes no sense."""
+    """Return a replica's response from its internal socket. Raise if it is invalid."""
     reader, writer = await asyncio.open_unix_connection(path)
     try:
         writer.write(REQUEST)

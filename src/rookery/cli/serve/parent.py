@@ -1,26 +1,26 @@
-"""`rookery serve --replicas N`: the process that owns the database and the port, and minds the replicas.
+"""`rookery serve --replicas N`: the process that owns the database and the port, and supervises the replicas.
 
-It serves nothing itself. Each replica is a process of its own that accepts at the port it was given. Replicas hear from
-here through their stdin, and end when that does: killing this process leaves none.
+It serves nothing itself. Each replica is a separate process that accepts connections on the port it was given. Replicas
+receive messages from here through their stdin, and end when it is closed: killing this process leaves none.
 
-A replica that dies is started again after a pause. The pause is there so that a place whose replicas cannot work does
-not keep the machine busy with starts:
+A replica that dies is started again after a pause, so that a slot whose replicas cannot work does not keep the machine
+busy with starts:
 
 - It doubles with each death, up to half a minute.
-- Each few seconds that a replica served take one doubling back. Replicas that work well until somebody kills them are
+- Each few seconds that a replica served take one doubling back. Replicas that work well until they are killed are
   thus replaced soon, however often that happens.
-- It is long only while other replicas serve. When none does, every place is tried within a second.
+- It is long only while other replicas serve. When none does, every slot is tried within a second.
 
 When the parent ends:
 
-- Before any replica has been ready, it ends as soon as each place has lost a replica. What all places share, such as a
-  wrong setting or a database that refuses them, shows at once this way, with the exit code of the replica that failed
-  first. As long as one place has not failed, the others are tried again.
+- Before any replica has been ready, it ends as soon as each slot has lost a replica. Shared problems, such as a wrong
+  setting or a database that refuses connections, are reported immediately this way, with the exit code of the replica
+  that failed first. As long as one slot has not failed, the others are tried again.
 - Once a replica has been ready, it ends only when none has been ready for a minute.
 
-The exit code of one replica alone does not end the parent. A place may fail for a reason of its own, for instance
-because another process has its port of the relay for a while, and the same code would mean a wrong setting elsewhere.
-The server says that it is ready when one replica is and each place has been tried.
+The exit code of one replica alone does not end the parent. A slot may fail for its own reason, for instance because
+another process holds its relay port for a while, and the same code would mean a wrong setting elsewhere. The server
+reports that it is ready when one replica is and each slot has been tried.
 """
 
 from __future__ import annotations
@@ -53,24 +53,24 @@ from rookery.store.db.pool import Database
 from rookery.telemetry import log
 
 FIRST_RESTART_SECONDS, LAST_RESTART_SECONDS = 0.5, 30.0
-# About what a start takes. A replica that served this long takes one doubling of the pause back.
+# About the time of a start. A replica that served this long takes back one doubling of the pause.
 FORGIVEN_SECONDS = 5.0
-# The deaths of a place are counted anew behind a replica that served this long.
+# The deaths of a slot are counted from zero again after a replica that served this long.
 SETTLED_SECONDS = 60.0
 # The longest pause while no replica is ready.
 UNSERVED_RESTART_SECONDS = 1.0
-# A replica that is not ready after this long hangs, and is killed. Usually it takes some seconds.
+# A replica that is not ready after this long hangs, and is killed. Usually it takes a few seconds.
 READY_SECONDS = 120.0
-# With no replica ready for this long, whoever watches over this process had better start it anew.
+# With no replica ready for this long, the supervisor of this process should restart it.
 UNSERVED_SECONDS = 60.0
-# What a replica that was told to hurry may take before it is killed.
+# The time a replica may take to end after the second request, before it is killed.
 HURRY_SECONDS = 10.0
 
 _log = log.get_logger("serve")
 
 
 class CannotServe(Exception):
-    """The replicas cannot be kept running. `exit_code` is theirs, where they had one to give."""
+    """Raised when the replicas cannot be kept running. `exit_code` is theirs, if they had one."""
 
     def __init__(self, message: str, exit_code: int = Exit.FAILED) -> None:
         super().__init__(message)
@@ -78,7 +78,7 @@ class CannotServe(Exception):
 
 
 async def serve(settings: Settings, out: Output, stop: Stop) -> None:
-    """Serve with several replicas until somebody asks to stop."""
+    """Serve with several replicas until a stop is requested."""
     async with installation.held_data_dir(settings, out.progress) as lock:
         with port.bound(settings.listen) as listening, metrics_port.bound(settings) as scraped:
             async with installation.served_url(settings, lock, out.progress, ending=stop.requested) as url:
@@ -97,7 +97,7 @@ async def serve(settings: Settings, out: Output, stop: Stop) -> None:
 
 
 async def _prepare(settings: Settings, url: str) -> str | None:
-    """What is done once for all replicas. Returns the setup token, if it is needed. Keeps no connection."""
+    """Do the work shared by all replicas. Return the setup token, if it is needed. Keeps no connection."""
     async with await Database.connect(installation.database_config(settings, url)) as database:
         await installation.prepare_schema(settings, database)
         await installation.prepare_accounts(database)
@@ -117,27 +117,27 @@ def _say_ready(settings: Settings, listening: socket.socket, token: str | None, 
 
 
 class Restarts:
-    """How long to wait before the next replica of a place is started: longer behind each that served little."""
+    """The pause before the next replica of a slot is started: longer after each that served only briefly."""
 
     def __init__(self) -> None:
         self.deaths = 0
         self._doublings = 0.0
 
     def pause_after(self, served_seconds: float) -> float:
-        """`served_seconds` is 0 for one that was never ready."""
+        """Return the pause. `served_seconds` is 0 for a replica that was never ready."""
         self.deaths = 1 if served_seconds >= SETTLED_SECONDS else self.deaths + 1
         doublings = max(0.0, self._doublings - served_seconds / FORGIVEN_SECONDS)
         pause: float = min(FIRST_RESTART_SECONDS * 2.0**doublings, LAST_RESTART_SECONDS)
-        # Not more than the longest pause takes: a place may die for weeks, and is forgiven as soon as any other.
+        # Capped at the count of the longest pause: a slot that has failed for weeks recovers as fast as any other.
         self._doublings = min(doublings + 1.0, math.log2(LAST_RESTART_SECONDS / FIRST_RESTART_SECONDS))
         return pause
 
 
 class Minder:
-    """Keeps one child in each place, and tells how the places are.
+    """Keeps one child in each slot, and reports the state of the slots.
 
-    A place whose children keep dying is left empty for longer and longer, while the others serve. The description of
-    this module says when it gives up. Tests bring a clock, and children of their own.
+    A slot whose children keep dying is left empty for longer and longer, while the others serve. The module docstring
+    says when it gives up. Tests pass a clock, and children of their own.
     """
 
     def __init__(
@@ -154,8 +154,8 @@ class Minder:
         self._listening = listening
         self._clock = clock or SystemClock()
         self._start = start
-        self._places: list[Child | None] = [None] * settings.replicas
-        # Places whose first child is neither ready nor dead yet.
+        self._children: list[Child | None] = [None] * settings.replicas
+        # Slots whose first child is neither ready nor dead yet.
         self._untried = set(range(settings.replicas))
         self._has_served = False
         self._failures: list[int | None] = []
@@ -165,11 +165,11 @@ class Minder:
         self.slots = [ReplicaSlot(index=index, state=SlotState.STARTING) for index in range(settings.replicas)]
 
     def serving(self) -> list[Child]:
-        """Those that are ready."""
-        return [child for child in self._places if child is not None and child.ready is not None]
+        """The children that are ready."""
+        return [child for child in self._children if child is not None and child.ready is not None]
 
     def processes(self) -> dict[str, Fetch]:
-        """How to get the metrics of those that serve, by their place."""
+        """Return the metrics fetchers of the children that serve, by slot."""
         return {
             str(child.index): partial(metrics_port.fetch, child.ready.internal)
             for child in self.serving()
@@ -177,10 +177,10 @@ class Minder:
         }
 
     async def run(self, stop: Stop, *, on_ready: Callable[[], None]) -> None:
-        """Until somebody asks to stop and all children have ended. Raises `CannotServe` when it makes no sense."""
+        """Run until a stop is requested and all children have ended. Raise `CannotServe` when it gives up."""
         try:
             async with asyncio.TaskGroup() as group:
-                for index in range(len(self._places)):
+                for index in range(len(self._children)):
                     group.create_task(self._keep(index), name=f"replica-{index}")
                 while not self._has_served:
                     await self._change()
@@ -192,7 +192,7 @@ class Minder:
                 telling.cancel()
                 self._stopping.set()
                 self._changed.set()
-                for child in filter(None, self._places):
+                for child in filter(None, self._children):
                     child.tell(STOP)
         except ExceptionGroup as group:
             reasons = [error for error in group.exceptions if isinstance(error, CannotServe)]
@@ -200,18 +200,18 @@ class Minder:
         finally:
             await self._end_all()
             replica_slots.remove(self._settings.data_dir)
-        # One that was told to stop while it started has nothing to end in order.
+        # A child that was stopped while it started has nothing to end in order.
         if any(code not in (Exit.OK, Exit.INTERRUPTED) for code in self._codes):
-            raise CannotServe("Not every replica ended in order. Nothing committed is lost.")
+            raise CannotServe("Some replicas did not stop in order. No committed data is lost.")
 
     async def _tell_ready(self, on_ready: Callable[[], None]) -> None:
-        """Say so once, when a child serves and each place has been tried."""
+        """Report readiness once, when a child serves and each slot has been tried."""
         while self._untried or not self.serving():
             await self._change()
         on_ready()
 
     async def _watch(self) -> None:
-        """Give up when no place has had a child that serves for too long."""
+        """Give up when no slot has had a serving child for too long."""
         while True:
             if self.serving():
                 await self._change()
@@ -228,7 +228,7 @@ class Minder:
         await self._changed.wait()
 
     async def _keep(self, index: int) -> None:
-        """One child after another, with a pause behind each."""
+        """Run one child after another, with a pause after each."""
         restarts = Restarts()
         while not self._stopping.is_set():
             code, served_seconds = await self._live(index)
@@ -240,9 +240,9 @@ class Minder:
             if not self._has_served:
                 self._failures.append(code)
                 if not self._untried:
-                    # Signals have no exit code to give.
+                    # A death by signal has no exit code to pass on.
                     codes = [failure for failure in self._failures if failure is not None and failure > 0]
-                    raise CannotServe("No replica could start; what they said is above.", (codes or [Exit.FAILED])[0])
+                    raise CannotServe("No replica could start. Their messages are above.", (codes or [Exit.FAILED])[0])
             pause = restarts.pause_after(served_seconds)
             _log.warning(
                 "replica_ended", index=index, code=code, deaths=restarts.deaths, again_in_seconds=round(pause, 1)
@@ -254,7 +254,7 @@ class Minder:
             await self._pause(index, pause)
 
     async def _pause(self, index: int, seconds: float) -> None:
-        """Wait before the next child of a place; not long when nobody serves, and not at all when all are to stop."""
+        """Wait before the next child of a slot; briefly if no child serves, and not at all during a stop."""
         began = self._clock.monotonic()
         try:
             async with self._clock.deadline(seconds, "replica-restart"):
@@ -271,16 +271,16 @@ class Minder:
                 await self._stopping.wait()
 
     async def _live(self, index: int) -> tuple[int | None, float]:
-        """The life of one child, to its exit code and how many seconds it served.
+        """Run one child until it ends. Return its exit code and how many seconds it served.
 
-        The code is None when the system has no process for it at this time.
+        The code is None if the system could not start a process.
         """
         orders = Orders(
             index=index, settings=self._settings, database_url=self._url, descriptor=self._listening.fileno()
         )
         self._tell(index, state=SlotState.STARTING, again_at=None)
         try:
-            child = self._places[index] = await self._start(orders, self._listening)
+            child = self._children[index] = await self._start(orders, self._listening)
         except OSError as error:
             _log.warning("replica_not_started", index=index, error=str(error))
             return None, 0.0
@@ -293,12 +293,12 @@ class Minder:
             self._has_served = True
             self._tell(index, state=SlotState.READY)
         code = await child.wait()
-        self._places[index] = None
+        self._children[index] = None
         self._changed.set()
         return code, 0.0 if ready_at is None else self._clock.monotonic() - ready_at
 
     async def _is_ready(self, child: Child) -> bool:
-        """Wait until it serves. False when it ended instead, or had to be killed."""
+        """Wait until it serves. Return False if it ended instead, or had to be killed."""
         try:
             async with self._clock.deadline(READY_SECONDS, "replica-ready"):
                 return await child.wait_ready()
@@ -317,8 +317,8 @@ class Minder:
             _log.warning("slots_not_written", error=str(error))
 
     async def _end_all(self) -> None:
-        """Nobody is left behind, however this ends."""
-        left = list(filter(None, self._places))
+        """End all children, in every case."""
+        left = list(filter(None, self._children))
         for child in left:
             child.tell(HURRY)
         endings = [asyncio.ensure_future(child.wait()) for child in left]

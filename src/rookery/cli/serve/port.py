@@ -1,4 +1,4 @@
-"""The public port: taken before anything else is started, served by a replica, and let go of in order."""
+"""The public port: bound before anything else is started, served by a replica, and released in order."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from rookery.settings.settings import Settings, url_of
 from rookery.settings.values import Address
 
 BACKLOG = 1024
-# Of requests that are still at work when everything else has ended.
+# For requests that still run when everything else has ended.
 LEAST_SECONDS = 1
-# Of a unix socket: the user and the group of the server.
+# For a unix socket: the user and the group of the server.
 UNIX_MODE = 0o660
 PROBE_SECONDS = 1.0
 
 
 class CannotListen(Exception):
-    """The address to listen on cannot be had."""
+    """Raised when the address to listen on is not available."""
 
 
 @contextmanager
 def bound(address: Address, flag: str = "--listen") -> Iterator[socket.socket]:
-    """The port is taken before anything is started, so that a second server fails within milliseconds."""
+    """Bind the port before anything is started, so that a second server fails within milliseconds."""
     if address.path is not None:
         with _unix(Path(address.path), flag) as listening:
             yield listening
@@ -51,11 +51,11 @@ def bound(address: Address, flag: str = "--listen") -> Iterator[socket.socket]:
 
 @contextmanager
 def _unix(path: Path, flag: str) -> Iterator[socket.socket]:
-    """A socket for a proxy of the same user or group. One that a killed server left behind is replaced."""
+    """Bind a unix socket for a proxy of the same user or group. A socket left by a killed server is replaced."""
     _remove_dead(path, flag)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        before = os.umask(0o777 & ~UNIX_MODE)  # from its first moment on
+        before = os.umask(0o777 & ~UNIX_MODE)  # from the moment it is created
         try:
             listening.bind(str(path))
         finally:
@@ -92,8 +92,8 @@ def _remove_dead(path: Path, flag: str) -> None:
                 path.unlink()
             return
         except OSError:
-            pass  # so busy that it is alive, or not ours to ask
-    raise CannotListen(f"unix:{path} is already in use. Stop what listens there, or choose another with {flag}.")
+            pass  # so busy that it is alive, or owned by another user
+    raise CannotListen(f"unix:{path} is already in use. Stop its program, or choose another with {flag}.")
 
 
 def address_for_people(settings: Settings, listening: socket.socket) -> str:
@@ -104,7 +104,7 @@ def address_for_people(settings: Settings, listening: socket.socket) -> str:
 
 
 def port_of(listening: socket.socket) -> int | None:
-    """None for a unix socket, which has a path instead."""
+    """Return the port; None for a unix socket, which has a path instead."""
     if listening.family == socket.AF_UNIX:
         return None
     port: int = listening.getsockname()[1]
@@ -119,8 +119,8 @@ async def serve_until_stopped(
     stop: Stop,
     on_ready: Callable[[], Awaitable[None]],
 ) -> None:
-    """Serve requests until somebody asks to stop; then let the work end, and the clients go elsewhere."""
-    # The settings may leave the choice of it to the system.
+    """Serve requests until a stop is requested; then let the work end, and clients reconnect elsewhere."""
+    # The settings may leave the port to the system.
     if (port := port_of(listening)) is not None:
         replica.workspaces.add_own_port(port)
     server = QuietServer(
@@ -138,8 +138,8 @@ async def serve_until_stopped(
             lifespan="off",
             server_header=False,
             date_header=False,
-            proxy_headers=False,  # ours know of the secret
-            # Whose connections are not counted as those of strangers. With a secret it has to be shown first.
+            proxy_headers=False,  # ours check the secret
+            # Connections of these peers do not count as unauthenticated. With a secret it has to be presented first.
             forwarded_allow_ips=[] if settings.proxy_secret else list(settings.trusted_proxies),
             ssl_certfile=settings.tls_cert,
             ssl_keyfile=settings.tls_key,
@@ -153,7 +153,7 @@ async def serve_until_stopped(
         await on_ready()
         await stop.requested.wait()
         began = asyncio.get_running_loop().time()
-        # Load balancers look at readiness: it turns first, and requests keep being served for the delay.
+        # Load balancers check readiness: it changes first, and requests are still served during the delay.
         await replica.announce_stop()
         if stop.is_alone:
             server.stop_listening()
@@ -180,7 +180,7 @@ def _listen(address: Address) -> socket.socket:
 def _why_not(error: OSError, address: Address, flag: str) -> str:
     match error.errno:
         case errno.EADDRINUSE:
-            return f"{address} is already in use. Stop what listens there, or choose another address with {flag}."
+            return f"{address} is already in use. Stop its program, or choose another address with {flag}."
         case errno.EACCES:
             return f"{address} may not be used by this user. Choose a port above 1023 with {flag}."
         case errno.EADDRNOTAVAIL:

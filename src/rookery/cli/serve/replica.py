@@ -1,7 +1,7 @@
 """One of several replicas, as a process (`python -m rookery.cli.serve.replica`), started by `rookery serve`.
 
-It serves at a port that its parent has opened, and over a database that its parent minds. When the parent is gone it
-stops as if told to, without taking new clients; the last one to leave stops the embedded database.
+It serves a port that its parent has opened, with a database that its parent supervises. When the parent is gone it
+stops in order, without accepting new clients; the last replica to end stops the embedded database.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from pathlib import Path
 import msgspec
 
 from rookery.app import installation
-from rookery.app import replica as app_replica
-from rookery.app.replica import Replica
+from rookery.app.replica import Choices, Replica, running_replica
 from rookery.cli import main as cli
 from rookery.cli.exit_codes import Exit
 from rookery.cli.output import Output
@@ -50,7 +49,7 @@ def main() -> int:
     if line is None:
         return Exit.FAILED
     orders = Orders.decode(line)
-    # stdout is the way to the parent; people are spoken to on stderr.
+    # stdout is the pipe to the parent; messages for users go to stderr.
     out = Output(sys.stderr, sys.stderr)
     for name, literal in settings.secret_literals(orders.settings):
         out.secrets.add(name, literal)
@@ -86,13 +85,13 @@ async def _serve(orders: Orders, out: Output, stop: Stop) -> None:
         async with await Database.connect(config) as database:
             async with database.api.acquire() as conn:
                 await migrate.check(conn, advice="Start the whole server again.")
-            choices = app_replica.Choices(
+            choices = Choices(
                 index=orders.index,
                 ring=await installation.prepare_models(orders.settings, database, os.environ),
                 environ=os.environ,
                 secrets=out.secrets,
             )
-            async with app_replica.running_replica(orders.settings, database, choices) as replica:
+            async with running_replica(orders.settings, database, choices) as replica:
 
                 async def on_ready() -> None:
                     _log.info("ready", index=orders.index)
@@ -107,7 +106,7 @@ def _report(replica: Replica) -> None:
 
 
 class Lifeline:
-    """Hears what the parent says, in a thread: a loop that hangs must not outlive its parent either."""
+    """Reads the parent's messages in a thread: a process whose event loop hangs must also end with its parent."""
 
     def __init__(self, stop: Stop, hard_end_seconds: float) -> None:
         self.is_gone = False
@@ -119,7 +118,7 @@ class Lifeline:
         threading.Thread(target=self._listen, args=(loop,), name="parent", daemon=True).start()
 
     def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
-        # A loop that is closed has nothing left to stop: the process ends by itself.
+        # A closed loop has nothing left to stop: the process is ending.
         with suppress(RuntimeError):
             while (line := read_line(_STDIN)) is not None:
                 loop.call_soon_threadsafe(self._heard, line.decode())
@@ -137,13 +136,13 @@ class Lifeline:
     def _orphaned(self) -> None:
         _log.warning("parent_gone")
         self.is_gone = True
-        # The port is let go of at once: whoever starts the server again needs it.
+        # The port is released immediately: a restarted server needs it.
         self._stop.ask(is_alone=True)
 
 
 @contextmanager
 def _siblings(data_dir: Path) -> Iterator[int]:
-    """Held by all replicas of a data directory together, so that the last one knows that it is."""
+    """A lock that all replicas of a data directory share, so that the last one can tell."""
     descriptor = os.open(data_dir / SIBLINGS_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH)
@@ -153,7 +152,7 @@ def _siblings(data_dir: Path) -> Iterator[int]:
 
 
 def _stop_database_if_last(data_dir: Path, siblings: int) -> None:
-    """A database whose server was killed is nobody's. One that a new server has taken over by now is left alone."""
+    """Stop a database whose server was killed. One that a new server has taken over is left alone."""
     try:
         fcntl.flock(siblings, fcntl.LOCK_EX | fcntl.LOCK_NB)
         with DataDirLock(data_dir, Use.VISITING):

@@ -1,7 +1,7 @@
-"""What a parent and its replicas say to each other: orders at the start, a word when it is time to end.
+"""The messages between a parent process and its replicas: orders at the start, a request when it is time to end.
 
-Orders go through the child's stdin, because they hold secrets: command lines and environments can be read by others.
-The pipe stays open for as long as the parent lives, so its end tells the child that it is alone.
+Orders go through the child's stdin, because they hold secrets: other users can read command lines and environments. The
+pipe stays open while the parent runs, so its end shows the child that the parent is gone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MODULE = "rookery.cli.serve.replica"
 
 
 class Orders(msgspec.Struct, frozen=True, kw_only=True):
-    """What a replica is to be. `descriptor` is the listening socket that it inherits."""
+    """The configuration of a replica. `descriptor` is the listening socket that it inherits."""
 
     index: int
     settings: Settings
@@ -41,7 +41,7 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
-    """A replica's only answer: it serves. `internal` is the socket where it is asked about itself."""
+    """A replica's only answer: it serves. `internal` is the socket for requests about itself."""
 
     replica_id: UUID
     internal: str | None
@@ -57,13 +57,13 @@ class Child:
 
     @classmethod
     async def start(cls, orders: Orders, listening: socket.socket) -> Child:
-        """In a session of its own: Ctrl-C is for the parent, which passes it on in order."""
+        """Start it in its own session: Ctrl-C is for the parent, which forwards it in order."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            "-P",  # whatever lies in the current directory is not to be imported
+            "-P",  # do not import from the current directory
             "-m",
             MODULE,
-            str(orders.index),  # for people who look at the list of processes
+            str(orders.index),  # shown in the process list
             stdin=PIPE,
             stdout=PIPE,
             pass_fds=(listening.fileno(),),
@@ -78,7 +78,7 @@ class Child:
         return self._process.pid
 
     async def wait_ready(self) -> bool:
-        """Whether it came so far; False when it ended instead."""
+        """Return whether it became ready; False if it ended instead."""
         assert self._process.stdout is not None
         try:
             self.ready = msgspec.json.decode(await self._process.stdout.readline(), type=Ready)
@@ -87,7 +87,7 @@ class Child:
         return True
 
     async def wait(self) -> int:
-        """Its exit code, below zero for a signal."""
+        """Return its exit code, below zero for a signal."""
         return await self._process.wait()
 
     def tell(self, word: str) -> None:
@@ -104,10 +104,10 @@ class Child:
 
 
 def read_line(descriptor: int) -> bytes | None:
-    """One line from the parent; None when there is no parent any more. Blocks."""
+    """Return one line from the parent; None if the parent is gone. Blocks."""
     line = b""
     while not line.endswith(b"\n"):
-        # Byte by byte: what follows belongs to whoever reads next, and it is little.
+        # Byte by byte: what follows belongs to the next reader, and the line is short.
         piece = os.read(descriptor, 1)
         if not piece:
             return None
@@ -118,7 +118,7 @@ def read_line(descriptor: int) -> bytes | None:
 def _encode_path(value: Any) -> str:
     if isinstance(value, Path):
         return str(value)
-    raise NotImplementedError(type(value))  # how such a hook tells msgspec that it does not know the type
+    raise NotImplementedError(type(value))  # the way such a hook reports an unknown type to msgspec
 
 
 def _decode_path(kind: type, value: Any) -> Any:

@@ -9,7 +9,7 @@ import socket
 
 from rookery import __version__
 from rookery.app import installation
-from rookery.app import replica as app_replica
+from rookery.app.replica import Choices, running_replica
 from rookery.cli.exit_codes import Exit
 from rookery.cli.output import Output
 from rookery.cli.serve import first_run, metrics_port, parent, port
@@ -22,15 +22,15 @@ from rookery.store.db.embedded.data_dir import Use
 from rookery.telemetry import log
 
 HARD_END_SECONDS = 15.0  # beyond drain_timeout
-# A parent outlasts its replicas: what it minds has to be stopped behind them.
+# A parent outlasts its replicas: what it supervises is stopped after them.
 PARENT_SECONDS = 20.0
 
 _log = log.get_logger("serve")
 
 
 async def run(settings: Settings, out: Output) -> int:
-    """Serve until told to stop. Exit 0 after an orderly end, 130 when it was cut off."""
-    # Keys are in the memory of this process, its replicas and the database: no crash may leave them on a disk.
+    """Serve until stopped. Exit 0 after an orderly end, 130 if the waiting was skipped."""
+    # Keys are in the memory of this process, its replicas and the database: a crash must not write them to a disk.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     is_alone = settings.replicas == 1
     patience = (settings.shutdown_delay + settings.drain_timeout).total_seconds() + HARD_END_SECONDS
@@ -40,7 +40,7 @@ async def run(settings: Settings, out: Output) -> int:
     with stop.watching(work):
         await asyncio.wait([work])
     if work.cancelled():
-        out.error("Stopped before everything was finished; nothing committed is lost.")
+        out.error("Stopped before all work was finished. No committed data is lost.")
         return Exit.INTERRUPTED
     try:
         work.result()
@@ -61,14 +61,14 @@ async def _serve_alone(settings: Settings, out: Output, stop: Stop) -> None:
                 await installation.prepare_accounts(database)
                 ring = await installation.prepare_models(settings, database, os.environ, with_offline=True)
                 await installation.apply_pins(database, os.environ, clock=SystemClock())
-                # Before the port is served: whoever sees that the server is ready may set it up at once.
+                # Before the port is served: a client that sees the server ready may set it up immediately.
                 token = await first_run.find_token(settings, database)
-                choices = app_replica.Choices(
+                choices = Choices(
                     ring=ring,
                     environ=os.environ,
                     secrets=out.secrets,
                 )
-                async with app_replica.running_replica(settings, database, choices) as replica:
+                async with running_replica(settings, database, choices) as replica:
 
                     async def on_ready() -> None:
                         lock.change_use(Use.SERVING)

@@ -1,4 +1,4 @@
-"""How a serving process is told to end: signals, or the parent that started it."""
+"""Stop requests for a serving process: signals, or the parent that started it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from contextlib import contextmanager
 from rookery.cli.exit_codes import Exit
 from rookery.telemetry import log
 
-# Supervisors signal a process and its group: what comes this soon after another is the same request.
+# Supervisors signal a process and its group: a second signal this soon is the same request.
 ECHO_SECONDS = 0.5
 
 _log = log.get_logger("serve")
 
 
 class Stop:
-    """SIGTERM and SIGINT: the first asks for an orderly end, the second skips the waiting, the third leaves at once.
+    """SIGTERM and SIGINT: the first asks for an orderly end, the second skips the waiting, the third exits immediately.
 
-    Before `serving` is set there is nothing to end in order yet, and the first one already cuts off. `is_alone`: only
-    this process ends, and others go on at the same port.
+    Before `serving` is set there is nothing to end in order, and the first one already skips the waiting. With
+    `is_alone` only this process ends, and other processes continue to serve the same port.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class Stop:
                 loop.remove_signal_handler(number)
 
     def ask(self, *, is_alone: bool = False) -> None:
-        """Ask for an orderly end. Asked again, nothing changes."""
+        """Request an orderly end. Repeated calls change nothing."""
         if self.requested.is_set():
             return
         self.is_alone = is_alone
-        # Whatever hangs, hangs no longer than this: the operator asked for the process to end.
+        # The process ends within this time, even if something hangs: the operator asked for it.
         asyncio.get_running_loop().call_later(self._hard_end_seconds, leave_at_once)
         self.requested.set()
         if not self.serving:
@@ -64,7 +64,7 @@ class Stop:
         self._on_asked()
 
     def cut(self) -> None:
-        """Skip the waiting. Once: a second time would cut off the cleaning up."""
+        """Skip the waiting. Works once: a second time would interrupt the cleanup."""
         if self._work is not None and not self._is_cut:
             self._is_cut = True
             self._work.cancel()

@@ -64,7 +64,7 @@ def test_newcomer_sees_the_answer_stream_and_stops_it(tmp_path: Path) -> None:
     assert code == 130, screen
     assert "\x1b[2moffline/guide answers: the built-in model" in screen
     assert "take the tour" not in screen
-    assert screen.splitlines()[-2] == "rookery: Interrupted. What was said so far is saved."
+    assert screen.splitlines()[-2] == "rookery: Interrupted. The answer so far is saved."
     found = re.search(r"\d\.\d s, chat (\S+)\x1b\[0m", screen.splitlines()[-1])
     assert found
     assert servers_of(data_dir) == []
@@ -135,7 +135,7 @@ def test_what_cannot_be_run_ends_with_its_exit_code(tmp_path: Path, database_url
         "message": "There is no model opus. There are: offline/guide.",
     }
     assert late.returncode == 1
-    assert late.stderr == "rookery: Stopped after 0.3 s (--timeout). What was said so far is saved.\n"
+    assert late.stderr == "rookery: Stopped after 0.3 s (--timeout). The answer so far is saved.\n"
 
 
 async def test_second_signal_leaves_a_chat_that_does_not_stop(tmp_path: Path, database_url: str) -> None:

@@ -71,7 +71,7 @@ async def test_first_words_are_shown_while_the_model_goes_on(rig: RunRig) -> Non
         )
 
     assert (done.code, done.stdout) == (Exit.INTERRUPTED, "Good morning.\n")
-    assert "rookery: Interrupted. What was said so far is saved." in done.notes
+    assert "rookery: Interrupted. The answer so far is saved." in done.notes
     assert await rig.sql("SELECT status FROM chats") == "waiting"
     assert await rig.sql("SELECT count(*) FROM chat_messages WHERE role = 'assistant'") == 1
 
@@ -158,7 +158,7 @@ async def test_timeout_stops_the_chat_and_keeps_what_was_said(rig: RunRig) -> No
     done = await rig.run(script=(Say("Good morning."), Wait(FOREVER)), timeout=timedelta(seconds=0.5))
 
     assert (done.code, done.stdout) == (Exit.FAILED, "Good morning.\n")
-    assert "rookery: Stopped after 0.5 s (--timeout). What was said so far is saved." in done.notes
+    assert "rookery: Stopped after 0.5 s (--timeout). The answer so far is saved." in done.notes
     assert await rig.sql("SELECT status FROM chats") == "waiting"
     assert await rig.sql("SELECT content->0->>'text' FROM chat_messages ORDER BY id DESC LIMIT 1") == "Good morning."
 

@@ -14,7 +14,7 @@ from rookery.cli.admin.input import Refused
 from rookery.cli.admin.run import screen as run_screen
 from rookery.cli.admin.run.request import MAX_PROMPT_BYTES, Request, read_request
 from rookery.cli.admin.run.screen import Screen, Style
-from rookery.cli.admin.run.transcript_printer import Teller
+from rookery.cli.admin.run.transcript_printer import TranscriptPrinter
 from rookery.cli.exit_codes import Exit
 from rookery.cli.output import Output
 from rookery.domain.chat import parts
@@ -139,7 +139,7 @@ def test_answer_that_an_old_terminal_cannot_show_does_not_end_the_command() -> N
     assert raw.getvalue() == b"Gr??e"
 
 
-# The teller
+# The printer
 
 
 class Told:
@@ -174,8 +174,8 @@ def told() -> Told:
 
 
 @pytest.fixture
-def teller(told: Told) -> Teller:
-    return Teller(told, FakeClock())
+def printer(told: Told) -> TranscriptPrinter:
+    return TranscriptPrinter(told, FakeClock())
 
 
 def committed(role: Role, *content: Part) -> Message:
@@ -201,43 +201,43 @@ def call(name: str = "look", **arguments: object) -> ToolCall:
     return ToolCall("call-1", name, args=parts.json_raw(arguments))
 
 
-def test_committed_text_is_not_said_twice(teller: Teller, told: Told) -> None:
-    teller.tell_live(Role.ASSISTANT, Text("Good "))
-    teller.tell_live(Role.ASSISTANT, Text("morn"))
+def test_committed_text_is_not_said_twice(printer: TranscriptPrinter, told: Told) -> None:
+    printer.print_live(Role.ASSISTANT, Text("Good "))
+    printer.print_live(Role.ASSISTANT, Text("morn"))
 
-    teller.tell_committed(committed(Role.ASSISTANT, Text("Good morning.")))
+    printer.print_committed(committed(Role.ASSISTANT, Text("Good morning.")))
 
     assert told.said == ["|", "Good ", "morn", "ing."]
 
 
-def test_text_that_nobody_saw_live_is_said_when_it_is_committed(teller: Teller, told: Told) -> None:
-    teller.tell_committed(committed(Role.ASSISTANT, Text("One."), Text("Two.")))
-    teller.tell_committed(committed(Role.ASSISTANT, Text("Three.")))
+def test_text_that_nobody_saw_live_is_said_when_it_is_committed(printer: TranscriptPrinter, told: Told) -> None:
+    printer.print_committed(committed(Role.ASSISTANT, Text("One."), Text("Two.")))
+    printer.print_committed(committed(Role.ASSISTANT, Text("Three.")))
 
     assert told.said == ["|", "One.", "|", "Two.", "|", "Three."]
 
 
-def test_committed_text_that_differs_from_the_preview_is_said_in_full(teller: Teller, told: Told) -> None:
-    teller.tell_live(Role.ASSISTANT, Text("Good morn"))
+def test_committed_text_that_differs_from_the_preview_is_said_in_full(printer: TranscriptPrinter, told: Told) -> None:
+    printer.print_live(Role.ASSISTANT, Text("Good morn"))
 
-    teller.tell_committed(committed(Role.ASSISTANT, Text("Hello.")))
+    printer.print_committed(committed(Role.ASSISTANT, Text("Hello.")))
 
     assert told.said == ["|", "Good morn", "|", "Hello."]
 
 
 async def test_call_is_told_once_and_its_result_with_the_time_since_its_commit(told: Told) -> None:
     clock = FakeClock()
-    teller = Teller(told, clock)
-    teller.tell_live(Role.ASSISTANT, ToolCall("call-1", "look", args_delta='{"wh'))
-    teller.tell_live(Role.ASSISTANT, call(where="here"))
+    printer = TranscriptPrinter(told, clock)
+    printer.print_live(Role.ASSISTANT, ToolCall("call-1", "look", args_delta='{"wh'))
+    printer.print_live(Role.ASSISTANT, call(where="here"))
     await clock.advance(5)
-    teller.tell_committed(committed(Role.ASSISTANT, call(where="here")))
+    printer.print_committed(committed(Role.ASSISTANT, call(where="here")))
     await clock.advance(2)
     result = ToolResult("call-1", "look", result=parts.json_raw("done"))
 
-    teller.tell_live(Role.TOOL, ToolResult("call-1", "look", result_delta="do"))
-    teller.tell_live(Role.TOOL, result)
-    teller.tell_committed(committed(Role.TOOL, result))
+    printer.print_live(Role.TOOL, ToolResult("call-1", "look", result_delta="do"))
+    printer.print_live(Role.TOOL, result)
+    printer.print_committed(committed(Role.TOOL, result))
 
     assert told.said == ['# look where="here"', "# look done in 2.0 s"]
 
@@ -250,24 +250,24 @@ async def test_call_is_told_once_and_its_result_with_the_time_since_its_commit(t
         ({"code": 7}, '{"code":7}'),
     ],
 )
-def test_tool_that_failed_says_why(teller: Teller, told: Told, value: object, reason: str) -> None:
-    teller.tell_committed(
+def test_tool_that_failed_says_why(printer: TranscriptPrinter, told: Told, value: object, reason: str) -> None:
+    printer.print_committed(
         committed(Role.TOOL, ToolResult("call-1", "look", result=parts.json_raw(value), is_error=True))
     )
 
     assert told.said == [f"# look failed: {reason}"]
 
 
-def test_everything_else_of_a_message_is_told_in_a_line(teller: Teller, told: Told) -> None:
-    teller.tell_live(Role.ASSISTANT, Reasoning("Hm."))
-    teller.tell_live(Role.ASSISTANT, Reasoning("", completed_at=datetime.now(UTC)))
-    teller.tell_committed(
+def test_everything_else_of_a_message_is_told_in_a_line(printer: TranscriptPrinter, told: Told) -> None:
+    printer.print_live(Role.ASSISTANT, Reasoning("Hm."))
+    printer.print_live(Role.ASSISTANT, Reasoning("", completed_at=datetime.now(UTC)))
+    printer.print_committed(
         committed(
             Role.ASSISTANT, Source("https://example.org", title="An example"), File("image/png", "rook.png", uuid4())
         )
     )
-    teller.tell_committed(committed(Role.SYSTEM, Text("The step limit is reached.\n\nSend a message.")))
-    teller.tell_committed(committed(Role.SYSTEM, WorkspaceContext(uuid4(), 1, "h")))
+    printer.print_committed(committed(Role.SYSTEM, Text("The step limit is reached.\n\nSend a message.")))
+    printer.print_committed(committed(Role.SYSTEM, WorkspaceContext(uuid4(), 1, "h")))
 
     assert told.said == [
         "(Hm.)",
@@ -280,11 +280,11 @@ def test_everything_else_of_a_message_is_told_in_a_line(teller: Teller, told: To
 
 
 @pytest.mark.parametrize("is_error", [False, True])
-def test_question_of_a_model_is_told_with_its_choices(teller: Teller, told: Told, is_error: bool) -> None:
+def test_question_of_a_model_is_told_with_its_choices(printer: TranscriptPrinter, told: Told, is_error: bool) -> None:
     options = [{"label": "Red", "description": "Warm"}, {"label": "Blue", "description": "Cold"}]
     asked = parts.json_raw({"questions": [{"header": "Colour", "question": "Which one?", "options": options}]})
 
-    teller.tell_committed(committed(Role.TOOL, ToolResult("c", "ask_user_question", result=asked, is_error=is_error)))
+    printer.print_committed(committed(Role.TOOL, ToolResult("c", "ask_user_question", result=asked, is_error=is_error)))
 
     words = ["- Which one?", "-   - Red: Warm", "-   - Blue: Cold", "- Answer with your next message."]
     assert told.said[1:] == ([] if is_error else words)

@@ -1,6 +1,6 @@
-"""Follows one chat to its rest: committed state by version, live parts of the steps that run in this process.
+"""The follower of one chat until it rests: committed state by version, live parts of steps that run in this process.
 
-Hints only say when to look; a look every second makes up for lost ones, and for a chat that another process drives.
+Hints trigger a read; a read every second covers lost hints, and a chat that another process drives.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 from rookery.app.replica import Replica
 from rookery.cli.admin.run.screen import Screen
-from rookery.cli.admin.run.transcript_printer import Teller
+from rookery.cli.admin.run.transcript_printer import TranscriptPrinter
 from rookery.domain.chat.chat import Chat, RetryState
 from rookery.domain.chat.errors import TransitionNotAllowed
 from rookery.domain.chat.messages import ChatId
@@ -28,13 +28,13 @@ from rookery.store.db.hints import ChatHint
 from rookery.store.machine import Tx, View
 
 POLL_SECONDS = 1.0
-# How long an interrupt may take until the command leaves without it: saving partial output is one commit.
+# The time an interrupt may take before the command leaves without it: saving partial output is one commit.
 INTERRUPT_SECONDS = 20.0
 PAGE = 100
 
 WAITS_FOR_CLIENT = "The chat waits for tools that its own client executes; this command has none."
 WAITS_FOR_PERSON = (
-    "The chat waits until somebody approves a call, which this command does not ask for. "
+    "The chat waits for the approval of a tool call, which this command cannot ask for. "
     "Answer in the web application, or stop it with Ctrl-C."
 )
 
@@ -42,7 +42,7 @@ AT_REST = frozenset({Status.WAITING, Status.ERROR})
 
 
 class Stop(StrEnum):
-    """Why the chat is stopped before it has come to rest by itself."""
+    """The reason to stop a chat before it rests."""
 
     SIGNAL = "signal"
     TIMEOUT = "timeout"
@@ -50,9 +50,9 @@ class Stop(StrEnum):
 
 
 class Follower:
-    """`follow` returns the chat at rest. `stop` asks the state machine to interrupt it, which keeps what was said.
+    """`follow` returns the chat at rest. `stop` asks the state machine to interrupt it, which keeps the partial output.
 
-    `last` is None while the chat was not read yet; `stopped` says what ended the turn, if anything did.
+    `last` is None until the chat was read; `stopped` is the reason that ended the turn, if any.
     """
 
     def __init__(self, replica: Replica, chat_id: ChatId, *, screen: Screen, clock: Clock, after_id: int) -> None:
@@ -60,7 +60,7 @@ class Follower:
         self._chat_id = chat_id
         self._screen = screen
         self._clock = clock
-        self._teller = Teller(screen, clock)
+        self._printer = TranscriptPrinter(screen, clock)
         self._seen_id = after_id
         self._seen_retry = 0
         self._wake = asyncio.Event()
@@ -74,16 +74,16 @@ class Follower:
         self.stopped: Stop | None = None
 
     def stop(self, reason: Stop) -> None:
-        """Interrupt the chat. The first reason counts; what comes after it is impatience."""
+        """Interrupt the chat. The first reason counts."""
         if self.stopped is None:
             self.stopped = reason
             self._must_interrupt = True
             self._wake.set()
 
     async def follow(self, *, timeout_seconds: float | None = None) -> Chat:
-        """Show everything until the chat rests; after a stop that does not come to an end, the chat as it is then.
+        """Show everything until the chat rests. After a stop that does not complete, return the chat as it is then.
 
-        Raises `ChatNotFound` when it is deleted meanwhile, and `OutputClosed` when nobody reads any more.
+        Raise `ChatNotFound` if it is deleted meanwhile, and `OutputClosed` if the reader of stdout has left.
         """
         if timeout_seconds is not None:
             self._deadline = self._clock.monotonic() + timeout_seconds
@@ -98,7 +98,7 @@ class Follower:
                 self._detach()
 
     async def _turn(self) -> Chat | None:
-        """Show what is new; the chat, once there is nothing more to come."""
+        """Show what is new. Return the chat once it rests."""
         now = self._clock.monotonic()
         if self._deadline is not None and now >= self._deadline:
             self.stop(Stop.TIMEOUT)
@@ -154,14 +154,14 @@ class Follower:
     # Showing
 
     def _attach(self, chat: Chat) -> None:
-        """Listen to the attempt that the chat is at. One that runs in another process never says anything here."""
+        """Subscribe to the current attempt. An attempt in another process sends nothing here."""
         key = EpisodeKey(self._chat_id, chat.history_version, chat.generation_attempt)
         if chat.status != Status.RUNNING or not chat.generation_attempt or key == self._key:
             return
         is_new_step = self._key is None or key.history_version != self._key.history_version
         self._detach()
         if not is_new_step:
-            self._teller.begin()
+            self._printer.begin()
         self._key = key
         self._parts = self._replica.worker.buffer.subscribe(key, wake=self._wake.set)
         self._show_parts()
@@ -175,20 +175,20 @@ class Follower:
         while self._parts is not None and (batch := self._parts.pull()):
             for _, _, data in batch:
                 event = deltas.decode(data)
-                self._teller.tell_live(event.role, event.part)
+                self._printer.print_live(event.role, event.part)
 
     async def _show_messages(self) -> None:
-        """What was committed since the last look. The preview of its step is over then, shown or not."""
+        """Show what was committed since the last read. The preview of that step is then over."""
         has_more = True
         while has_more:
             async with self._replica.database.api.acquire() as conn:
                 page = await messages.list_oldest(conn, self._chat_id, limit=PAGE, after_id=self._seen_id)
             if page.messages:
-                # Once more: parts of this very step may have come while the rows were read.
+                # Again: parts of this step may have arrived while the rows were read.
                 self._show_parts()
                 self._detach()
             for message in page.messages:
-                self._teller.tell_committed(message)
+                self._printer.print_committed(message)
                 self._seen_id = message.id
             has_more = page.has_more
 
@@ -196,16 +196,16 @@ class Follower:
         if chat.retry_state_version != self._seen_retry:
             self._seen_retry = chat.retry_state_version
             if (retry := _retry_of(chat)) is not None:
-                self._teller.tell_retry(retry)
+                self._printer.tell_retry(retry)
         if chat.status == Status.REQUIRES_ACTION and not self._has_told_waiting:
             self._screen.note(WAITS_FOR_PERSON if chat.awaits_approval else WAITS_FOR_CLIENT)
         self._has_told_waiting = chat.status == Status.REQUIRES_ACTION
 
 
 async def take_if_free(replica: Replica, chat: Chat) -> None:
-    """Drive the chat here if nobody does: its lease was lost, or its other driver is gone.
+    """Drive the chat here if it has no worker: its lease was lost, or its other worker is gone.
 
-    Capacity is not asked: it was admitted when it began, and somebody is waiting for it.
+    Capacity is not checked: the chat was admitted when it began, and the user is waiting for it.
     """
     if chat.leased or not chat.state.is_runnable:
         return

@@ -1,6 +1,6 @@
-"""Which model answers in `rookery admin run`: the one that is named, the default, or the built-in offline one.
+"""The model choice of `rookery admin run`: the named model, the default, or the built-in offline one.
 
-An installation without any model gets that one first, so that the first command of a newcomer has an answer.
+An installation without any model gets the offline one, so that the first command of a new user has an answer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rookery.store.models.errors import NoDefaultModel
 from rookery.store.models.model_configs import ModelConfig
 from rookery.store.models.providers import Provider
 
-# What to add first, by the type of the provider, and how much it reads.
+# The suggested first model by provider type, and its context window.
 _SUGGESTED = {
     ProviderType.ANTHROPIC: ("claude-sonnet-4-5", 200_000),
     ProviderType.OPENAI: ("gpt-5.1", 400_000),
@@ -50,13 +50,13 @@ class Named(NamedTuple):
 
 
 async def list_models(conn: Connection) -> list[Named]:
-    """The models that are not deleted, with their providers."""
+    """Return the models that are not deleted, with their providers."""
     by_id = {provider.id: provider for provider in await providers.list_providers(conn, with_deleted=True)}
     return [Named(config, by_id[config.provider_id]) for config in await model_configs.list_model_configs(conn)]
 
 
 def find_model(found: Sequence[Named], reference: str) -> Named:
-    """The one model that is meant by an id, `provider/model`, the model's own name or its display name."""
+    """Return the one model with this id, `provider/model`, name or display name."""
     fitting = [model for model in found if reference in (str(model.config.id), model.name)]
     if not fitting:
         folded = reference.casefold()
@@ -74,9 +74,9 @@ def find_model(found: Sequence[Named], reference: str) -> Named:
 async def choose(
     found: Sequence[Named], reference: str | None, *, directory: Directory, owner_id: UUID, last: UUID | None = None
 ) -> Named:
-    """The model of the next turn. `last` is the one a chat that goes on has used before.
+    """Return the model of the next turn. `last` is the one that a continued chat used before.
 
-    One that was not named and cannot be used is a refusal that lists the others.
+    If no model was named and this one cannot be used, raise an error that lists the others.
     """
     models = await directory.models(owner_id)
     if reference is not None:
@@ -96,7 +96,7 @@ async def choose(
 
 
 def advice(found: Sequence[Provider]) -> list[str]:
-    """How to add a real model, in commands to copy. A provider that is there already needs only a model."""
+    """Return commands that add a real model. If a provider exists, only a model is needed."""
     for provider in found:
         if provider.is_live and provider.type in _SUGGESTED:
             return [_model_command(provider.name, ProviderType(provider.type))]

@@ -1,4 +1,4 @@
-"""What was asked for with `rookery admin run`: the arguments, checked, and the prompt, which may come from stdin."""
+"""The checked arguments of `rookery admin run`, and the prompt, which may come from stdin."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_PROMPT_BYTES = 256 * 1024
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for on the command line."""
+    """The checked command-line arguments."""
 
     prompt: str
     model: str | None = None
@@ -38,7 +38,7 @@ def read_request(
     quiet: bool,
     has_workspace: bool = False,
 ) -> Request:
-    """Check the arguments; `-` reads the prompt from stdin, before an event loop would keep Ctrl-C from ending that."""
+    """Check the arguments. `-` reads the prompt from stdin, before an event loop would block Ctrl-C."""
     if chat is not None and system is not None:
         raise Refused("--system is for new chats; the chat of --chat has its instructions already.", code=Exit.USAGE)
     return Request(
@@ -88,5 +88,5 @@ def _duration(text: str) -> timedelta:
     except ValueError as error:
         raise Refused(f"--timeout: {text} {error}.", code=Exit.USAGE) from None
     if not duration:
-        raise Refused("--timeout: must be longer than nothing.", code=Exit.USAGE)
+        raise Refused("--timeout: must be greater than zero.", code=Exit.USAGE)
     return duration

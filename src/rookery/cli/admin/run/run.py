@@ -1,7 +1,7 @@
-"""`rookery admin run`: one prompt, one chat, driven in this process and shown as it happens.
+"""`rookery admin run`: one prompt in one chat, driven in this process and shown as it happens.
 
-The chat is as durable as any other: it is created and acquired in one transaction, so that no server can take it
-between, and Ctrl-C goes through the state machine. The worker in this process takes no chat but this one.
+The chat is as durable as any other: it is created and acquired in one transaction, so that no server can take it in
+between, and Ctrl-C goes through the state machine. The worker in this process takes no other chat.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from uuid import UUID, uuid4
 import msgspec
 
 from rookery.app import installation
-from rookery.app import replica as app_replica
-from rookery.app.replica import Choices, Replica
+from rookery.app.replica import Choices, Replica, running_replica
 from rookery.cli.admin import input
 from rookery.cli.admin.input import Refused
 from rookery.cli.admin.run import models, workspace
@@ -25,7 +24,7 @@ from rookery.cli.admin.run.follow import AT_REST, PAGE, Follower, Stop
 from rookery.cli.admin.run.models import Named
 from rookery.cli.admin.run.request import Request
 from rookery.cli.admin.run.screen import Screen
-from rookery.cli.admin.run.workspace import Life
+from rookery.cli.admin.run.workspace import WorkspaceBoot
 from rookery.cli.exit_codes import Exit
 from rookery.cli.output import Output, OutputClosed
 from rookery.domain.chat import first_rows, parts, titles
@@ -50,18 +49,19 @@ from rookery.store.settings import settings as runtime_settings
 from rookery.tools.step_tools import PlainToolbox
 from rookery.worker.config import WorkerConfig
 
-# Wrappers pass a signal on that the terminal has sent to them and to us: what comes this soon is the same key press.
+# Wrappers forward a signal that the terminal has also sent to this process: a second one this soon is the same key
+# press.
 ECHO_SECONDS = 0.2
-# Chosen: what follows a turn (labels, summaries) is not worth more of a person's time than this.
+# Chosen: work after a turn (labels, summaries) is not worth a longer wait.
 CLEANUP_SECONDS = 2.0
-# After the second Ctrl-C: whatever hangs, hangs no longer than this.
+# After the second Ctrl-C the process ends within this time, even if something hangs.
 HARD_END_SECONDS = 5.0
-# A command is one chat; the pools of a server would only take connections from it.
+# The command runs one chat; the pools of a server would only take connections from it.
 POOLS = {"database_pool_api": 2, "database_pool_worker": 4}
 
 
 class Interrupts:
-    """Ctrl-C and SIGTERM: the first stops the chat, the second leaves it as it is, the third does not even tidy up.
+    """Ctrl-C and SIGTERM: the first stops the chat, the second leaves it running, the third skips the cleanup.
 
     Before there is a chat to stop, the first one already leaves.
     """
@@ -101,7 +101,7 @@ class Interrupts:
 
 
 async def run(settings: Settings, out: Output, *, request: Request, environ: Mapping[str, str]) -> int:
-    """Run the prompt to its end. Exit 0 when the turn is finished, 1 when it failed or ran out of time."""
+    """Run the prompt to its end. Exit 0 if the turn is finished, 1 if it failed or timed out."""
     interrupts = Interrupts()
     work = asyncio.create_task(_run(settings, out, request, environ=environ, interrupts=interrupts), name="run")
     with interrupts.watching(work):
@@ -142,9 +142,9 @@ def _say_nothing(_: str) -> None:
 def choices_for(
     out: Output, *, ring: KeyRing | None, environ: Mapping[str, str], has_workspace: bool = False
 ) -> Choices:
-    """A replica that drives what it is handed, and takes nothing that belongs to others.
+    """Return the options of a replica that drives only the chats it is given.
 
-    Tools only on request: they act in workspaces, which take seconds to make and are not gone with the command.
+    Tools are off by default: they act in workspaces, which take seconds to create and outlive the command.
     """
     return Choices(
         toolbox=None if has_workspace else PlainToolbox(),
@@ -166,19 +166,19 @@ async def converse(
     choices: Choices,
     interrupts: Interrupts | None = None,
 ) -> int:
-    """The turn over a database that is ready: start a replica, drive the chat in it, tell how it ended."""
+    """Run the turn on a migrated database: start a replica, drive the chat in it, report the result."""
     failure: Exception | None = None
     code = int(Exit.FAILED)
     if request.has_workspace:
-        # It says which machine this is: without it, nobody could ever start what the turn makes again.
+        # It identifies this machine: without it, a workspace of this turn could never be started again.
         prepare_data_dir(settings.data_dir)
-    async with app_replica.running_replica(settings, database, choices) as replica:
+    async with running_replica(settings, database, choices) as replica:
         try:
             run = Run(replica, request, out=out, screen=screen, clock=choices.clock, interrupts=interrupts)
             code = await run.to_the_end()
             await replica.announce_stop()
         except Exception as error:
-            # Passed on from outside: the replica's tasks would wrap it into a group.
+            # Raised outside: the replica's tasks would wrap it into a group.
             failure = error
     if failure is not None:
         raise failure
@@ -186,13 +186,13 @@ async def converse(
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
-    """The turn that was begun: its first message, and what its chat had cost before."""
+    """The started turn: its first message, and the cost of its chat before it."""
 
     chat: Chat
     model: Named
     first_id: int
     spent: Figures | None
-    life: Life | None = None
+    boot: WorkspaceBoot | None = None
 
 
 class Run:
@@ -233,7 +233,7 @@ class Run:
             chat = await follower.follow(timeout_seconds=None if timeout is None else timeout.total_seconds())
             self._screen.close()
         except OutputClosed:
-            # Nobody reads the answer: the chat is stopped like by Ctrl-C, and what it said stays.
+            # The reader of the answer is gone: the chat is stopped as with Ctrl-C, and its partial answer stays.
             self._screen.mute()
             follower.stop(Stop.NOBODY_READS)
             await follower.follow()
@@ -260,7 +260,7 @@ class Run:
         return await self._create(model, owner_id)
 
     async def _introduce(self, model: Named) -> None:
-        """Say who answers, and how to get somebody better."""
+        """Print which model answers, and how to get a better one."""
         if not model.is_offline:
             self._screen.note(f"{model.name} answers")
             return
@@ -325,15 +325,15 @@ class Run:
             return await machine.acquire(tx, worker_id=self._replica.id, runner_id=runner_id), sent.inserted[-1].id
 
         chat, first_id = await self._replica.machine.bundle(send)
-        life = await workspace.find_life(self._replica, chat_id)
-        if life is not None and not self._request.has_workspace:
-            self._screen.note("the chat's workspace is out of reach without --workspace")
+        boot = await workspace.find_boot(self._replica, chat_id)
+        if boot is not None and not self._request.has_workspace:
+            self._screen.note("the chat's workspace is not available without --workspace")
         self._drive(chat, runner_id)
-        return Started(chat=chat, model=model, first_id=first_id, spent=spent, life=life)
+        return Started(chat=chat, model=model, first_id=first_id, spent=spent, boot=boot)
 
     async def _stop_workspace(self, started: Started) -> None:
         if self._request.has_workspace:
-            await workspace.stop_started(self._replica, started.chat, before=started.life, say=self._screen.note)
+            await workspace.stop_started(self._replica, started.chat, before=started.boot, say=self._screen.note)
 
     def _drive(self, chat: Chat, runner_id: UUID) -> None:
         is_driven = self._replica.worker.manager.spawn(chat.id, runner_id)
@@ -377,7 +377,7 @@ class Run:
         return Figures(*(getattr(total, name) - getattr(before, name) for name in Figures.__struct_fields__))
 
     async def _messages(self, started: Started) -> list[Message]:
-        """The visible messages of this turn, from the prompt on."""
+        """Return the visible messages of this turn, from the prompt on."""
         found: list[Message] = []
         after, has_more = started.first_id - 1, True
         while has_more:
@@ -389,17 +389,17 @@ class Run:
 
 
 def _verdict(chat: Chat, stopped: Stop | None, request: Request) -> tuple[Exit, str]:
-    """The exit code, and what to say about a turn that did not end by itself."""
+    """Return the exit code, and the message about a turn that did not finish."""
     if chat.status not in AT_REST:
         code = Exit.INTERRUPTED if stopped is Stop.SIGNAL else Exit.FAILED
-        return code, f"The chat is still {chat.status}; a server that runs will see it to its end."
+        return code, f"The chat is still {chat.status}; a running server will finish it."
     match stopped:
         case Stop.SIGNAL:
-            return Exit.INTERRUPTED, "Interrupted. What was said so far is saved."
+            return Exit.INTERRUPTED, "Interrupted. The answer so far is saved."
         case Stop.TIMEOUT:
             assert request.timeout is not None
             seconds = request.timeout.total_seconds()
-            return Exit.FAILED, f"Stopped after {seconds:g} s (--timeout). What was said so far is saved."
+            return Exit.FAILED, f"Stopped after {seconds:g} s (--timeout). The answer so far is saved."
     return (Exit.FAILED if chat.status == Status.ERROR else Exit.OK), ""
 
 
@@ -415,14 +415,14 @@ def _error_of(chat: Chat) -> LastError | None:
 def _figures(spent: Figures) -> str:
     read = spent.input_tokens + spent.cache_read_tokens + spent.cache_write_tokens
     if not read and not spent.output_tokens:
-        return ""  # nothing was said, or it was stopped: such a call is entered in the ledger a moment later
+        return ""  # no output, or stopped: such a call is entered in the ledger a moment later
     cost = _cost(spent)
     tokens = f"{read} tokens in, {spent.output_tokens} out"
     return f"{tokens}, " if cost is None else f"{tokens}, ${cost / 1_000_000:.4f}, "
 
 
 def _cost(spent: Figures) -> int | None:
-    """None when no call had a price: that is not the same as free."""
+    """Return the cost; None, which is not zero, if no call had a price."""
     return None if spent.unpriced_request_count >= spent.request_count else spent.cost_micros
 
 

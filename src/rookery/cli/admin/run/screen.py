@@ -1,7 +1,7 @@
-"""What `rookery admin run` shows: the answer on stdout, and everything else on stderr.
+"""The screen of `rookery admin run`: the answer on stdout, and everything else on stderr.
 
-stdout gets the text of the answer and nothing beside it, so that it can be piped. Where both streams are one terminal,
-lines of the one must not tear those of the other: this class knows where the cursor is.
+stdout gets only the text of the answer, so that it can be piped. If both streams are one terminal, lines of one must
+not break into lines of the other: this class tracks the cursor.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from enum import StrEnum
 from rookery.cli.output import Output
 from rookery.telemetry.redaction import printable
 
-NOTE_WIDTH = 160  # of a line that nobody's terminal cuts
+NOTE_WIDTH = 160  # for output that is not a terminal
 
 _SHOWN = re.compile(r"[^\n\t]+")
 
@@ -29,14 +29,14 @@ class Style(StrEnum):
 
 
 def has_colour(environ: Mapping[str, str], *, is_terminal: bool) -> bool:
-    """NO_COLOR counts when it is set to anything but nothing (no-color.org)."""
+    """Return whether to use color. NO_COLOR counts if it is not empty (no-color.org)."""
     return is_terminal and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
 
 
 class Screen:
-    """`quiet` leaves out all that is not the answer or an error; `close` ends what is still open.
+    """Prints the answer and notes. `quiet` shows only the answer and errors; `close` ends open lines.
 
-    Once nobody reads stdout any more, `mute` lets the rest of the work go on without it.
+    After the reader of stdout has left, `mute` lets the work continue without it.
     """
 
     def __init__(self, out: Output, *, quiet: bool = False, environ: Mapping[str, str] | None = None) -> None:
@@ -52,7 +52,7 @@ class Screen:
         self._is_torn = False  # a line of stderr came after the last text, on the same terminal
 
     def text(self, piece: str) -> None:
-        """A piece of the answer, shown at once."""
+        """Print a piece of the answer immediately."""
         if not piece or self._is_muted:
             return
         self._end_thought()
@@ -62,11 +62,11 @@ class Screen:
         self._is_block_over = self._is_torn = False
 
     def end_block(self) -> None:
-        """What comes next is another paragraph, however the words before it ended."""
+        """End the paragraph: what follows is separated from it."""
         self._is_block_over = True
 
     def thought(self, piece: str) -> None:
-        """A piece of the model's reasoning."""
+        """Print a piece of the model's reasoning."""
         if not piece or self._quiet or self._out.json or self._is_muted:
             return
         if not self._is_thinking:
@@ -78,25 +78,25 @@ class Screen:
         self._end_thought()
 
     def note(self, text: str, *, style: Style = Style.DIM) -> None:
-        """A line about what goes on, cut to the width of the terminal."""
+        """Print a line about the progress, cut to the width of the terminal."""
         if self._quiet:
             return
         self._line(_cut(printable(text), self._width()), style)
 
     def lines(self, *texts: str) -> None:
-        """Lines for people that are not cut: they may hold commands to copy."""
+        """Print lines that are not cut: they may hold commands to copy."""
         if not self._quiet:
             for text in texts:
                 self._line(printable(text), Style.DIM)
 
     def error(self, text: str) -> None:
-        """A line that is shown whatever was asked for."""
+        """Print an error, also with `quiet`."""
         self._end_thought()
         self._leave_text()
         self._out.error(text)
 
     def busy(self, text: str) -> None:
-        """What is being waited for; gone as soon as there is anything to show. For terminals only."""
+        """Show what is being waited for, until there is other output. On terminals only."""
         at_line_start = not self._is_thinking and (self._is_torn or self._newlines > 0 or not self._has_text)
         if self._out.stderr_is_terminal and not self._quiet and at_line_start:
             self._out.progress(text)
@@ -105,7 +105,7 @@ class Screen:
         self._is_muted = True
 
     def close(self) -> None:
-        """End the last line, so that the next prompt of the shell stands at its beginning."""
+        """End the last line, so that the shell's prompt starts on a new one."""
         self._end_thought()
         if self._has_text and not self._newlines and not self._is_torn and not self._is_muted:
             self._out.text("\n")
@@ -122,7 +122,7 @@ class Screen:
             self._out.aside("\n")
 
     def _leave_text(self) -> None:
-        """Before stderr writes: on a shared terminal, not behind the words of the answer."""
+        """Start a new line before stderr writes to a terminal that shows the answer."""
         if not self._is_shared or not self._has_text or self._is_torn:
             return
         if not self._newlines:
@@ -130,7 +130,7 @@ class Screen:
         self._is_torn = True
 
     def _separator(self) -> str:
-        """What parts a new paragraph from the one before it; a line of stderr between them parts them on a terminal."""
+        """Return the separator of a new paragraph; on a terminal, a line of stderr between them is enough."""
         if not self._has_text or not self._is_block_over or self._is_torn:
             return ""
         return "\n" * max(0, 2 - self._newlines)
@@ -143,7 +143,7 @@ class Screen:
 
 
 def _safe(text: str) -> str:
-    """Control characters are shown, not obeyed: a model may write anything. Line ends and tabs are text."""
+    """Escape control characters: a model may write anything. Line ends and tabs are kept."""
     return _SHOWN.sub(lambda match: printable(match[0]), text)
 
 

@@ -1,7 +1,7 @@
-"""Tells what a chat says and does: live parts as they arrive, committed messages for what was not seen live.
+"""The transcript printer: shows live parts as they arrive, and committed messages that were not seen live.
 
-Live parts are a preview: they may be cut off, begin anew after a failed attempt, or, when another process drives the
-chat, never come. What was shown of a step is compared with what was committed of it, and the rest is shown then.
+Live parts are a preview: they may be cut off, restart after a failed attempt, or never come if another process drives
+the chat. The shown text of a step is compared with its committed text, and the rest is printed then.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_ARGUMENTS = 300
 
 
 class Shown(Protocol):
-    """Where it is told; `Screen`, as far as it is needed here."""
+    """The screen methods that the printer needs; see `Screen`."""
 
     def text(self, piece: str) -> None: ...
 
@@ -38,8 +38,8 @@ class Shown(Protocol):
     def lines(self, *texts: str) -> None: ...
 
 
-class Teller:
-    """One per run. `tell_live` between `begin` and the commit of a step, `tell_committed` for every message."""
+class TranscriptPrinter:
+    """One per run. Call `print_live` between `begin` and the commit of a step, `print_committed` for every message."""
 
     def __init__(self, screen: Shown, clock: Clock) -> None:
         self._screen = screen
@@ -50,14 +50,14 @@ class Teller:
         self._answered: set[str] = set()
 
     def begin(self) -> None:
-        """Another attempt: what the one before it said was nobody's content, and is said again if need be."""
+        """Start another attempt: the output of the previous one is void, and is shown again if needed."""
         if self._said:
             self._screen.end_block()
             self._screen.note("The answer was cut off; it starts again.")
         self._said = ""
         self._in_text = False
 
-    def tell_live(self, role: Role, part: Part) -> None:
+    def print_live(self, role: Role, part: Part) -> None:
         match part:
             case Text(text=text):
                 self._say(text)
@@ -71,8 +71,8 @@ class Teller:
             case ToolResult() if part.result is not UNSET:
                 self._result(part)
 
-    def tell_committed(self, message: Message) -> None:
-        """A row of the chat. Of one that cannot be read there is nothing to tell."""
+    def print_committed(self, message: Message) -> None:
+        """Show a row of the chat. An unreadable one is skipped with a note."""
         try:
             content = message.parts()
         except ContentError as error:
@@ -84,10 +84,10 @@ class Teller:
             case Role.TOOL:
                 self._others(content)
             case Role.SYSTEM:
-                # Words for people, which are never cut. What is said about the context alone has none.
+                # Texts for users are never cut. Notes about the context alone have none.
                 self._screen.lines(*(line for line in parts.plain_text(content).splitlines() if line.strip()))
             case Role.USER:
-                self._said = ""  # somebody's next message begins another turn
+                self._said = ""  # a user's next message begins another turn
 
     def tell_retry(self, retry: RetryState) -> None:
         again = f"Trying again in {retry.delay_ms / 1000:.0f} s."
@@ -101,7 +101,7 @@ class Teller:
         else:
             self._leave_text()
         if not self._said:
-            # Nothing was seen live: the blocks come apart as they are stored.
+            # Nothing was seen live: the blocks are separated as they are stored.
             for text in texts:
                 self._say(text)
                 self._leave_text()
@@ -162,7 +162,7 @@ class Teller:
 
 
 def arguments_of(call: ToolCall) -> str:
-    """The arguments in one line, as `name=value`; JSON where they are no object."""
+    """Return the arguments in one line, as `name=value`; JSON if they are not an object."""
     if not isinstance(call.args, Raw):
         return ""
     value = parts.json_value(call.args)
@@ -186,7 +186,7 @@ class _Questions(msgspec.Struct, frozen=True):
 
 
 def questions_of(result: ToolResult) -> list[str]:
-    """What a model asks its user, with the choices; the next message answers it."""
+    """Return the questions of a model to its user, with the choices; the next message answers them."""
     if result.tool_name != "ask_user_question" or not isinstance(result.result, Raw):
         return []
     try:
@@ -201,7 +201,7 @@ def questions_of(result: ToolResult) -> list[str]:
 
 
 def reason_of(result: ToolResult) -> str:
-    """Why a tool failed, in its own words."""
+    """Return why a tool failed, in its own words."""
     if not isinstance(result.result, Raw):
         return "no reason was given"
     value = parts.json_value(result.result)
