@@ -29,7 +29,7 @@ import uvloop
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks._agent_house import Floor, WorkerRig, open_house, serving
+from benchmarks._worker_rig import Floor, WorkerRig, open_rig, serving
 from benchmarks.token_decode import WIRES, WORD
 
 from rookery.domain.chat.messages import NewMessage, Role
@@ -322,7 +322,7 @@ async def run(url: str, *, quick: bool, only: str | None) -> int:
         serving() as base,
         aiohttp.ClientSession() as session,
         await Database.connect(DatabaseConfig(url)) as database,
-        open_house(base, database, session) as rig,
+        open_rig(base, database, session) as rig,
     ):
         for name, measure in MEASURES.items():
             if only in (None, name):

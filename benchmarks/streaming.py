@@ -24,8 +24,8 @@ import uvloop
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks._agent_house import serving
-from benchmarks._stream_house import ReplicaRig, open_house, resident_kib
+from benchmarks._replica_rig import ReplicaRig, open_rig, resident_kib
+from benchmarks._worker_rig import serving
 from benchmarks.token_decode import PATHS
 
 from rookery.store.db import migrate
@@ -251,10 +251,10 @@ async def run(*, quick: bool) -> int:
         try:
             await migrate.migrate(DatabaseConfig(server.url))
             async with serving() as base:
-                async with open_house(Path(folder), server.url, base) as rig:
+                async with open_rig(Path(folder), server.url, base) as rig:
                     await measure(rig, claims, quick=quick)
                     await measure_waits(rig, claims, quick=quick)
-                async with open_house(Path(folder), server.url, base, with_owner=True) as rig:
+                async with open_rig(Path(folder), server.url, base, with_owner=True) as rig:
                     await measure_relay(rig, claims, quick=quick)
         finally:
             await server.stop()

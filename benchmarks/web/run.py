@@ -24,7 +24,7 @@ from playwright.async_api import Page
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.web.house import PageRig, open_house
+from benchmarks.web.page_rig import PageRig, open_rig
 from benchmarks.web.probe import (
     call,
     calls_per_second,
@@ -228,7 +228,7 @@ async def run(*, quick: bool) -> int:
     if not packaged().is_built:
         print("The web application is not built: make web.", file=sys.stderr)
         return 1
-    async with open_house() as rig:
+    async with open_rig() as rig:
         await empty_page(rig)
         await measure_start(rig, claims, rounds=3 if quick else 7)
         await measure_switches(rig, claims, switches=20 if quick else 100, idle_seconds=2 if quick else 20)

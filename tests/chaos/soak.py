@@ -24,8 +24,8 @@ from typing import Any
 from uuid import UUID
 
 import uvloop
-from benchmarks import _agent_house
-from benchmarks._stream_house import ReplicaRig, open_house, resident_kib
+from benchmarks import _worker_rig
+from benchmarks._replica_rig import ReplicaRig, open_rig, resident_kib
 
 from rookery.runtime.cache import CHAT_SECONDS
 from rookery.store.db import migrate
@@ -45,7 +45,7 @@ GROWTH_BUDGET_MIB, REST_BUDGET_MIB = 20.0, 40.0
 
 class Soak:
     def __init__(self, rig: ReplicaRig, rng: Random) -> None:
-        self._house = rig
+        self._rig = rig
         self._rng = rng
         self.turns: Counter[int] = Counter()
 
@@ -53,44 +53,44 @@ class Soak:
         """One chat after the other."""
         while time.monotonic() < until:
             tokens = self._rng.choices([size for size, _ in SIZES], [weight for _, weight in SIZES])[0]
-            model = await self._house.model("completions", tokens, pace=0)
+            model = await self._rig.model("completions", tokens, pace=0)
             chat = await self._create(model)
             for number in range(self._rng.randint(1, MAX_TURNS)):
                 if number:
                     await self._post(chat, f"/api/v1/chats/{chat}/messages", _message(model))
-                await self._house.rest([chat])
+                await self._rig.rest([chat])
                 self.turns[tokens] += 1
 
     async def watcher(self, until: float) -> None:
         """Opens the newest chats of the moment, and leaves them again."""
         while time.monotonic() < until:
-            newest = list(self._house.owners)[-3:]
+            newest = list(self._rig.owners)[-3:]
             if newest and self._rng.random() < WATCHED:
-                await self._house.watch(newest)
-                await self._house.clients.ask(do="close")
+                await self._rig.watch(newest)
+                await self._rig.clients.ask(do="close")
             await asyncio.sleep(0.5)
 
     async def _create(self, model: UUID) -> UUID:
-        number = len(self._house.owners) % len(self._house.people)
-        made = await self._request(self._house.people[number][1], "/api/v1/chats", _message(model))
+        number = len(self._rig.owners) % len(self._rig.people)
+        made = await self._request(self._rig.people[number][1], "/api/v1/chats", _message(model))
         chat = UUID(made["id"])
-        self._house.owners[chat] = number
+        self._rig.owners[chat] = number
         return chat
 
     async def _post(self, chat: UUID, path: str, body: dict[str, Any]) -> None:
-        await self._request(self._house.token(chat), path, body)
+        await self._request(self._rig.token(chat), path, body)
 
     async def _request(self, token: str, path: str, body: dict[str, Any]) -> Any:
         # A connection for each request: the server closes those that are idle, and one may close as it is used again.
         headers = {"Authorization": f"Bearer {token}", "Connection": "close"}
-        async with self._house.session.post(self._house.url + path, json=body, headers=headers) as response:
+        async with self._rig.session.post(self._rig.url + path, json=body, headers=headers) as response:
             if response.status not in (200, 201):
                 raise RuntimeError(f"{path} was answered with {response.status}: {await response.text()}")
             return await response.json()
 
     def line(self, began: float) -> float:
         """Print how it stands; the memory in MiB."""
-        worker, resident = self._house.replica.worker, resident_kib() / 1024
+        worker, resident = self._rig.replica.worker, resident_kib() / 1024
         caches = sum(cache.size_bytes for cache in worker.caches) / 2**20
         parts = worker.buffer.stats()
         print(
@@ -148,8 +148,8 @@ async def main(options: argparse.Namespace) -> int:
         try:
             await migrate.migrate(DatabaseConfig(server.url))
             async with (
-                _agent_house.serving() as base,
-                open_house(Path(folder), server.url, base) as rig,
+                _worker_rig.serving() as base,
+                open_rig(Path(folder), server.url, base) as rig,
             ):
                 return await soak(rig, options)
         finally:

@@ -119,7 +119,7 @@ async def _served(folder: Path, url: str) -> AsyncIterator[Served]:
 
 
 @asynccontextmanager
-async def open_house() -> AsyncIterator[PageRig]:
+async def open_rig() -> AsyncIterator[PageRig]:
     chromium = shutil.which("chromium")
     if chromium is None:
         raise SystemExit("There is no chromium on this machine, and this benchmark is about nothing else.")

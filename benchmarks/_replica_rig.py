@@ -21,12 +21,11 @@ import uvloop
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks._agent_house import TYPES
+from benchmarks._worker_rig import TYPES
 from benchmarks.token_decode import PATHS, WIRES, WORD, FloorReader
 
 from rookery.app import installation
-from rookery.app import replica as app_replica
-from rookery.app.replica import Choices, Replica
+from rookery.app.replica import Choices, Replica, running_replica
 from rookery.domain.access.rights import Role as UserRole
 from rookery.domain.access.rights import Scope
 from rookery.domain.chat.errors import TransitionNotAllowed
@@ -231,13 +230,13 @@ class FloorApplication:
 
 
 @asynccontextmanager
-async def open_house(folder: Path, url: str, base: str, *, with_owner: bool = False) -> AsyncIterator[ReplicaRig]:
+async def open_rig(folder: Path, url: str, base: str, *, with_owner: bool = False) -> AsyncIterator[ReplicaRig]:
     """`with_owner`: chats are driven by a replica in another process, and this one only serves clients."""
     config = settings_for(folder, url)
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(await Database.connect(installation.database_config(config, url)))
         choices = Choices(ring=RING, takes_chats=not with_owner)
-        replica = await stack.enter_async_context(app_replica.running_replica(config, database, choices))
+        replica = await stack.enter_async_context(running_replica(config, database, choices))
         session = await stack.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
         public = await stack.enter_async_context(_listening(replica.application))
         floor = await stack.enter_async_context(_listening(FloorApplication(base, session)))
@@ -340,7 +339,7 @@ async def _own(folder: Path, url: str) -> None:
     config = settings_for(folder, url)
     async with (
         await Database.connect(installation.database_config(config, url)) as database,
-        app_replica.running_replica(config, database, Choices(ring=RING)),
+        running_replica(config, database, Choices(ring=RING)),
     ):
         print("up", flush=True)
         await asyncio.to_thread(sys.stdin.read)

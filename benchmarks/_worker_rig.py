@@ -279,7 +279,7 @@ class WorkerRig:
 
 
 @asynccontextmanager
-async def open_house(base: str, database: Database, session: aiohttp.ClientSession) -> AsyncIterator[WorkerRig]:
+async def open_rig(base: str, database: Database, session: aiohttp.ClientSession) -> AsyncIterator[WorkerRig]:
     clock, bus, worker_id = SystemClock(), Bus(), uuid4()
     ring = KeyRing([("bench", bytes(32))])
     notifier = Notifier(database.worker, bus)
