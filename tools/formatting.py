@@ -1,4 +1,4 @@
-"""Generated code in the style of the rest: formatted, imports sorted, unused ones gone."""
+"""The formatter for generated code: formatted, imports sorted, unused ones removed."""
 
 from __future__ import annotations
 

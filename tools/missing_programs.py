@@ -1,4 +1,4 @@
-"""Says which tests a run left out because this machine lacks a program, and the one command that adds them all."""
+"""The list of tests that were skipped because this machine lacks a program, and the command that installs them all."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 
-# What a program is for in the tests, and the Debian package that has it.
+# The use of a program in the tests, and the Debian package that has it.
 PROGRAMS = (
     ("chromium", "the web application in a browser", "chromium fonts-dejavu-core"),
     ("sshd", "workspaces on other machines", "openssh-server openssh-client"),

@@ -1,8 +1,8 @@
-"""Runs pytest; the few tests that failed beside others are run once more, alone.
+"""The test runner: runs pytest, then runs the few tests that failed once more, alone.
 
-Most tests wait for processes, sockets and databases, and many run at once on few cores. One that fails there and passes
-alone says that the machine was busy, or that the test is unstable: it is listed, and does not fail the run. One that
-fails alone too, or more than a handful, does.
+Most tests wait for processes, sockets and databases, and many run in parallel on few cores. A test that fails there and
+passes alone shows that the machine was busy, or that the test is unstable: it is listed, and does not fail the run. A
+test that also fails alone, or more than a handful of failures, fails the run.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import sys
 from pathlib import Path
 
 FAILED = 1  # pytest's exit status for "tests were run, some failed"
-MAX_UNSTABLE = 15  # chosen: more than this is a fault of the tree, not of the machine
+MAX_UNSTABLE = 15  # chosen: more than this is a bug in the tree, not a busy machine
 LAST_FAILED = Path(".pytest_cache/v/cache/lastfailed")
 
 
 def main(arguments: list[str]) -> int:
-    # A shell starts its background jobs deaf to Ctrl-C, and what they start inherits that: tests send it to servers.
+    # A shell starts its background jobs with Ctrl-C ignored, and their children inherit that: tests send it to servers.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     LAST_FAILED.unlink(missing_ok=True)
@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> int:
     failed = sorted(json.loads(LAST_FAILED.read_text())) if LAST_FAILED.exists() else []
     if status != FAILED or not failed or len(failed) > MAX_UNSTABLE:
         return status
-    # Before, not after: the closing line of pytest stays the last thing that is printed.
+    # Before, not after: the closing line of pytest stays the last line of the output.
     print("\n== These failed beside others. Once more, alone; those that pass now are unstable:", *failed, sep="\n   ")
     sys.stdout.flush()
     return _pytest(["-p", "no:randomly", *failed])

@@ -1,8 +1,8 @@
-"""What programs need to talk to a Rookery server. Imports nothing of the server: it stands alone.
+"""The Python client of a Rookery server. It imports nothing of the server.
 
 `AsyncRookery` and its blocking twin `Rookery` are the client; `client.chats.stream` follows a chat live. `reducer` is
-the contract of a stream: how its events become what a person sees. `errors` draws the tree of what can go wrong. Start
-reading at `aio`, then `http` for requests and `live` for streams.
+the contract of a stream: how its events become the view of a chat. `errors` draws the tree of exceptions. Start reading
+at `aio`, then `http` for requests and `live` for streams.
 """
 
 from rookery.client import errors

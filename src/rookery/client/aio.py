@@ -67,14 +67,14 @@ class AsyncRookery:
         return self._http.base_url
 
     async def me(self) -> Me:
-        """Whom the token belongs to."""
+        """Return the user of the token."""
         return await self.account.me()
 
     async def version(self) -> Version:
         return await self._http.read(Version, "/version")
 
     def watch(self, *, transport: Transport = "auto") -> Watch:
-        """What happens to all chats that the caller owns or reads."""
+        """Follow the changes of all chats that the caller owns or reads."""
         return self.chats.watch(transport=transport)
 
     async def close(self) -> None:

@@ -1,7 +1,7 @@
-"""How blocking code uses the asynchronous client: its coroutines run on an event loop in a thread of their own.
+"""The bridge from blocking code to the asynchronous client: coroutines run on an event loop in a separate thread.
 
 One implementation serves both kinds of programs, and a program that already runs an event loop may still block in
-another thread. Interrupting the wait (Ctrl-C) cancels what is waited for.
+another thread. Interrupting the wait (Ctrl-C) cancels the coroutine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _END = object()
 
 
 class Portal:
-    """A thread with an event loop, and the way into it."""
+    """A thread with an event loop, and the entry to it."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -35,17 +35,18 @@ class Portal:
         return self._loop.is_closed()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of the coroutine, or its error."""
+        """Run the coroutine. Return its result or raise its error."""
         if self.is_closed:
             work.close()
             raise RuntimeError("This client is closed.")
         wait = _Wait(self._loop, work)
         try:
-            # Begun inside: an interrupt (Ctrl-C) can come between any two lines, and must find something to cancel.
+            # Started inside the try: an interrupt (Ctrl-C) can come between any two lines, and must find something to
+            # cancel.
             wait.begin()
             return wait.done.result()
         except BaseException:
-            wait.cancel()  # without effect on one that is done: then it is that one's own error
+            wait.cancel()  # no effect on one that is done: then its own error is raised
             raise
 
     def iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
@@ -77,7 +78,8 @@ class Portal:
 
 
 class _Wait(Generic[T]):
-    """Work for the loop and the wait for its end. Until `begin` it has not started, and may still be cancelled."""
+    """A coroutine for the loop and the wait for its end. Until `begin` it has not started, and may still be
+    cancelled."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> None:
         self.done: concurrent.futures.Future[T] = concurrent.futures.Future()
@@ -92,7 +94,7 @@ class _Wait(Generic[T]):
     def cancel(self) -> None:
         self._loop.call_soon_threadsafe(self._cancel)
 
-    # On the loop, one after the other, in the order they were asked for.
+    # On the loop, one after the other, in the order of the calls.
 
     def _begin(self) -> None:
         if not self._is_over:

@@ -1,4 +1,4 @@
-"""The models that may answer."""
+"""The models that a caller can use."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class AsyncModels:
         self._http = http
 
     async def list(self) -> tuple[ModelProvider, ...]:
-        """The providers that are switched on, each with its models."""
+        """Return the enabled providers, each with its models."""
         return (await self._http.read(ModelList, "/models")).providers
 
     async def find(self, name: str) -> Model | None:
-        """The model with this id, or this name as the provider or people write it."""
+        """Return the model with this id, or with this name as the provider or users write it."""
         for provider in await self.list():
             for model in provider.models:
                 if name in (str(model.id), model.model, model.display_name):

@@ -43,7 +43,7 @@ class AsyncChats:
         generate_summaries: bool | UnsetType = UNSET,
         idempotency_key: str | None = None,
     ) -> Chat:
-        """Start a chat with its first message. It runs when this returns; a lost answer is asked for again."""
+        """Start a chat with its first message. It runs when this returns; a lost response is requested again."""
         body = given(
             content=input_parts(content),
             model_config_id=model_config_id,
@@ -72,7 +72,8 @@ class AsyncChats:
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page[Chat]:
-        """One page of root chats, the pinned first, then the last active. `q` is a search: `status:running title:x`."""
+        """Return one page of root chats, the pinned first, then the last active. `q` is a search: `status:running
+        title:x`."""
         query = {
             "q": q,
             "label": [f"{key}:{value}" for key, value in (labels or {}).items()],
@@ -90,7 +91,7 @@ class AsyncChats:
         workspace_id: UUID | str | None = None,
         page_size: int = 50,
     ) -> AsyncIterator[Chat]:
-        """Every chat of the list, loaded page by page."""
+        """Iterate over every chat of the list, loaded page by page."""
 
         async def load(cursor: str | None) -> Page[Chat]:
             return await self.list(q, labels=labels, workspace_id=workspace_id, limit=page_size, cursor=cursor)
@@ -112,7 +113,7 @@ class AsyncChats:
         reasoning_effort: Effort | UnsetType | None = UNSET,
         archived: bool | UnsetType = UNSET,
     ) -> Chat:
-        """Change what is given, all of it or nothing."""
+        """Change the given fields, all or none."""
         body = given(
             title=title,
             labels=labels,
@@ -133,58 +134,59 @@ class AsyncChats:
         return await self.update(chat_id, archived=False)
 
     async def delete(self, chat_id: ChatRef) -> None:
-        """Delete an archived root chat with its family, for good."""
+        """Delete an archived root chat with its subagents permanently."""
         await self._http.send("DELETE", path("chats", chat_id))
 
     async def interrupt(self, chat_id: ChatRef, *, cascade: bool = True) -> Chat:
-        """Stop the running turn; what was said so far is kept. `cascade` stops running subagents too."""
+        """Stop the running turn; the answer so far is kept. `cascade` stops running subagents too."""
         return await self._http.write(Chat, "POST", path("chats", chat_id, "interrupt"), body={"cascade": cascade})
 
     async def retry(self, chat_id: ChatRef) -> Chat:
-        """Go on after an error or an unfinished turn, without another message."""
+        """Continue after an error or an unfinished turn, without another message."""
         return await self._http.write(Chat, "POST", path("chats", chat_id, "retry"))
 
     async def compact(self, chat_id: ChatRef) -> Chat:
-        """Summarise the history, to make room."""
+        """Summarize the history, to free context."""
         return await self._http.write(Chat, "POST", path("chats", chat_id, "compact"))
 
     async def reconcile(self, chat_id: ChatRef) -> Chat:
-        """Bring a chat out of a state that should not exist; it ends in error, with its queue kept."""
+        """Bring a chat out of an invalid state; it ends in error, with its queue kept."""
         return await self._http.write(Chat, "POST", path("chats", chat_id, "reconcile-invalid"))
 
     async def cost(self, chat_id: ChatRef) -> Cost:
-        """What the chat and its subagents have cost so far."""
+        """Return the cost of the chat and its subagents so far."""
         return await self._http.read(Cost, path("chats", chat_id, "cost"))
 
     async def propose_title(self, chat_id: ChatRef) -> str:
-        """A title that a model makes of the messages; nothing is changed. Empty when there is nothing to read."""
+        """Return a title that a model makes of the messages; nothing is changed. Empty if there are no messages."""
         target = path("chats", chat_id, "title", "propose")
         return (await self._http.write(ProposedTitle, "POST", target, timeout_seconds=TITLE_SECONDS)).title
 
     async def regenerate_title(self, chat_id: ChatRef) -> Chat:
-        """Give the chat such a title, unless somebody renames it meanwhile."""
+        """Give the chat a title made by a model, unless it is renamed meanwhile."""
         target = path("chats", chat_id, "title", "regenerate")
         return await self._http.write(Chat, "POST", target, timeout_seconds=TITLE_SECONDS)
 
     async def submit_tool_results(self, chat_id: ChatRef, results: Sequence[ToolOutput]) -> None:
-        """Answer all calls that the chat waits for."""
+        """Send the results of all calls that the chat waits for."""
         await self._http.send("POST", path("chats", chat_id, "tool-results"), body={"results": results})
 
     async def answer_approvals(self, chat_id: ChatRef, answers: Sequence[ApprovalAnswer]) -> None:
-        """Approve or deny all calls that the chat asks about. `Conflict` when somebody else was faster."""
+        """Approve or deny all calls that the chat asks about. Raise `Conflict` if another client has already
+        answered."""
         await self._http.send("POST", path("chats", chat_id, "approvals"), body={"answers": answers})
 
     async def approval_rules(self, chat_id: ChatRef) -> tuple[Rule, ...]:
-        """The chat's own rules about tool calls; its subagents have the same."""
+        """Return the chat's own approval rules; its subagents have the same."""
         return (await self._http.read(Rules, path("chats", chat_id, "approval-rules"))).rules
 
     async def set_approval_rules(self, chat_id: ChatRef, rules: Sequence[Rule]) -> tuple[Rule, ...]:
-        """Replace them, from the next tool call on."""
+        """Replace the chat's approval rules, from the next tool call on."""
         target = path("chats", chat_id, "approval-rules")
         return (await self._http.write(Rules, "PUT", target, body={"rules": rules})).rules
 
     async def mark_read(self, chat_id: ChatRef, message_id: int | None = None) -> None:
-        """Move the caller's own read cursor forward: to this message, or to the newest."""
+        """Move the caller's read cursor forward: to this message, or to the newest."""
         body = {"message_id": message_id}
         await self._http.send("POST", path("chats", chat_id, "read"), body=body, is_repeatable=True)
 
@@ -206,7 +208,7 @@ class AsyncChats:
         return LiveChat(self._http, chat_id, query=query, after_id=after_id, transport=transport)
 
     def watch(self, *, transport: Transport = "auto") -> Watch:
-        """What happens to all chats that the caller owns or reads."""
+        """Follow the changes of all chats that the caller owns or reads."""
         return Watch(self._http, transport=transport)
 
     async def run(

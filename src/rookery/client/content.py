@@ -1,4 +1,4 @@
-"""What is sent in a message: text, files that were uploaded, quoted snippets."""
+"""The content of a message: text, uploaded files, quoted snippets; and the answers to tool calls."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ ChatRef: TypeAlias = UUID | str
 Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 BusyBehavior: TypeAlias = Literal["queue", "steer", "interrupt"]
 
-# Plain text, or input parts as the API has them: {"type": "text", "text": ...}, {"type": "file", "file_id": ...}.
+# Plain text, or input parts of the API: {"type": "text", "text": ...}, {"type": "file", "file_id": ...}.
 Content: TypeAlias = "str | Sequence[Mapping[str, Any]]"
 
 
 class DynamicTool(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool that the program runs itself: the chat waits for its results."""
+    """A tool that the calling program runs: the chat waits for its results."""
 
     name: str
     description: str
@@ -36,8 +36,8 @@ class ToolOutput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApprovalAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What becomes of one call that the chat asks about. With `always` an approval holds from now on: in this chat, or
-    in all chats of the user; `match` says for which calls, by path of the argument and glob."""
+    """The answer to one call that the chat asks about. With `always` an approval is permanent: in this chat, or in
+    all chats of the user; `match` restricts it to calls by path of the argument and glob."""
 
     tool_call_id: str
     decision: Literal["approve", "deny"]
@@ -47,7 +47,7 @@ class ApprovalAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class ApprovalSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What an administrator says about tool calls of everybody. 0 seconds: a question waits for as long as it takes."""
+    """The approval settings of administrators, for all users. 0 seconds: a question stays open without a limit."""
 
     default: str = "allow"
     rules: tuple[Rule, ...] = ()
@@ -62,10 +62,10 @@ def input_parts(content: Content) -> list[Mapping[str, Any]]:
 
 
 def file_part(file_id: UUID | str) -> dict[str, Any]:
-    """An input part for a file that was uploaded."""
+    """Return an input part for an uploaded file."""
     return {"type": "file", "file_id": str(file_id)}
 
 
 def given(**members: object) -> dict[str, object]:
-    """A request body of the members that were given. UNSET ones are left out: null would clear them."""
+    """Return a request body of the given members. UNSET ones are left out: null would clear them."""
     return {name: value for name, value in members.items() if value is not UNSET}

@@ -1,10 +1,10 @@
-"""What can go wrong for a program that talks to a server.
+"""The exceptions of the client.
 
 RookeryError
-├── Unreachable              nothing answers, or the connection broke before there was an answer
-├── TimedOut                 there was no answer in time; whether the server did it is unknown
-├── UnexpectedAnswer         what answers is not a server that this client understands
-├── ApiError                 the server says no: `status`, `code`, `request_id`
+├── Unreachable              no server answers, or the connection broke before there was a response
+├── TimedOut                 there was no response in time; whether the server did it is unknown
+├── UnexpectedAnswer         the response does not come from a server that this client understands
+├── ApiError                 the server refuses: `status`, `code`, `request_id`
 │   ├── Invalid              400, 413, 415; `fields` name what is wrong
 │   ├── Unauthenticated      401
 │   ├── Forbidden            403
@@ -19,11 +19,11 @@ RookeryError
 │   └── ServerError          5xx
 │       └── Unavailable      503; `retry_after`
 │           └── SetupRequired
-├── StreamEnded              a stream is over for good: `close_code`, `reason`
+├── StreamEnded              a stream ended permanently: `close_code`, `reason`
 │   ├── LoggedOut            4401
 │   ├── AccessWithdrawn      4403
 │   └── ChatDeleted          4404
-└── TurnNotFinished          a turn that was waited for did not end well
+└── TurnNotFinished          a turn ended without an answer
     ├── TurnFailed           `error` says why
     └── ActionRequired       it waits for results of tools that this program runs
 """
@@ -37,7 +37,7 @@ import msgspec
 
 
 class RookeryError(Exception):
-    """Base of all. The message is a sentence for people."""
+    """Base class of all exceptions. The message is a sentence for users."""
 
 
 class Unreachable(RookeryError):
@@ -69,7 +69,7 @@ class FieldError(msgspec.Struct, frozen=True):
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
-    """The body of an answer that is an error."""
+    """The body of an error response."""
 
     code: str
     message: str
@@ -79,7 +79,8 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
 
 class ApiError(RookeryError):
-    """The server refuses. `members` are what the code adds to the body; `retry_after` is in seconds."""
+    """Raised when the server refuses a request. `members` are extra members of the body; `retry_after` is in
+    seconds."""
 
     def __init__(
         self,
@@ -101,7 +102,7 @@ class ApiError(RookeryError):
 
 
 class Invalid(ApiError):
-    """A value breaks a rule; all of them are in `fields`."""
+    """Raised when a value breaks a rule; all of them are in `fields`."""
 
     def __str__(self) -> str:
         if len(self.fields) < 2:
@@ -110,59 +111,59 @@ class Invalid(ApiError):
 
 
 class Unauthenticated(ApiError):
-    """There is no token, or it is not valid any more."""
+    """Raised when there is no token, or it is no longer valid."""
 
 
 class Forbidden(ApiError):
-    """Known, but not allowed."""
+    """Raised when the caller is known, but not allowed."""
 
 
 class NotFound(ApiError):
-    """Missing, or not the caller's to know."""
+    """Raised when the object is missing, or not visible to the caller."""
 
 
 class Conflict(ApiError):
-    """Not possible in the state that things are in."""
+    """Raised when the request is not possible in the current state."""
 
 
 class UsageLimitReached(Conflict):
-    """The budget is spent: `members` has `spent_micros`, `limit_micros` and `resets_at`."""
+    """Raised when the budget is spent: `members` has `spent_micros`, `limit_micros` and `resets_at`."""
 
 
 class AlreadySetUp(ApiError):
-    """The first account exists."""
+    """Raised when the first account exists already."""
 
 
 class PreconditionFailed(ApiError):
-    """Something that this needs is missing, or changed meanwhile."""
+    """Raised when something that the request needs is missing, or changed meanwhile."""
 
 
 class RateLimited(ApiError):
-    """Too much at once. Nothing was done."""
+    """Raised when there are too many requests. Nothing was done."""
 
 
 class QueueFull(RateLimited):
-    """The chat has as many queued messages as it may have."""
+    """Raised when the chat has the maximum number of queued messages."""
 
 
 class TooManyStreams(RateLimited):
-    """The caller has as many open streams as it may have."""
+    """Raised when the caller has the maximum number of open streams."""
 
 
 class ServerError(ApiError):
-    """The server failed; its log has the request id."""
+    """Raised when the server failed; its log has the request id."""
 
 
 class Unavailable(ServerError):
-    """Not now; whether a change was made is unknown."""
+    """Raised when the server is unavailable; whether a change was made is unknown."""
 
 
 class SetupRequired(Unavailable):
-    """The server has no account yet."""
+    """Raised when the server has no account yet."""
 
 
 class StreamEnded(RookeryError):
-    """The server ended the stream, and connecting again would not help."""
+    """Raised when the server ended the stream, and connecting again would not help."""
 
     def __init__(self, close_code: int, reason: str) -> None:
         self.close_code = close_code
@@ -171,19 +172,19 @@ class StreamEnded(RookeryError):
 
 
 class LoggedOut(StreamEnded):
-    """The session or the token ended."""
+    """Raised when the session or the token ended."""
 
 
 class AccessWithdrawn(StreamEnded):
-    """The chat is not the caller's to read any more."""
+    """Raised when the caller may no longer read the chat."""
 
 
 class ChatDeleted(StreamEnded):
-    """The chat is gone."""
+    """Raised when the chat was deleted."""
 
 
 class TurnNotFinished(RookeryError):
-    """A turn that was waited for did not end with an answer."""
+    """Raised when a turn did not end with an answer."""
 
 
 class TurnFailed(TurnNotFinished):
@@ -226,7 +227,7 @@ _BY_CLOSE_CODE: Mapping[int, type[StreamEnded]] = {4401: LoggedOut, 4403: Access
 
 
 def api_error(status: int, headers: Mapping[str, str], body: bytes) -> ApiError | None:
-    """The error of an answer; None for one that no server of ours would give."""
+    """Return the error of a response; None for a response that does not come from a Rookery server."""
     try:
         members: object = msgspec.json.decode(body)
         decoded = msgspec.convert(members, ErrorBody)
@@ -245,6 +246,6 @@ def stream_ended(close_code: int, reason: str) -> StreamEnded:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """The seconds that the server asks to wait. Dates, which servers of ours never send, are not read."""
+    """Return the seconds that the server asks to wait. Dates, which Rookery servers never send, are not read."""
     text = headers.get("retry-after", "")
     return float(text) if text.isascii() and text.isdigit() else None

@@ -1,4 +1,4 @@
-"""Files for messages."""
+"""Files for messages: upload, download and delete."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class AsyncFiles:
         self._http = http
 
     async def upload(self, data: bytes | Path, *, name: str | None = None, mime_type: str = UNKNOWN_TYPE) -> File:
-        """Upload a file, at most 10 MiB. The server looks at the bytes to know the type of one that is not said.
+        """Upload a file, at most 10 MiB. Without a type, the server detects it from the bytes.
 
         Use it in a message with `content.file_part(file.id)`.
         """
@@ -45,7 +45,7 @@ class AsyncFiles:
         return answer.body
 
     async def download_url(self, file_id: UUID | str) -> DownloadUrl:
-        """An address that gives the file to whoever has it, for five minutes."""
+        """Return an address that downloads the file without a token, for five minutes."""
         return await self._http.write(DownloadUrl, "POST", path("files", file_id, "download-url"), is_repeatable=True)
 
     async def delete(self, file_id: UUID | str) -> None:

@@ -1,6 +1,7 @@
-"""Frames of a stream over as many connections as it takes: WebSocket first, server-sent events where that fails.
+"""The frames of a stream across reconnects: WebSocket first, server-sent events if that fails.
 
-A loss is told as one event of our own, `disconnected`, before the wait that follows it, so that a person can be told.
+A lost connection is reported as a client-side event, `disconnected`, before the delay that follows it, so that it can
+be shown.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from rookery.client.reducer import Event
 from rookery.client.wires import EndOfStream, Lost, NoUpgrade, Wire
 from rookery.runtime.clock import DeadlineExceeded
 
-# A server says something every 20 s; one that is silent for longer than this is not there any more.
+# A server sends something every 20 s; a connection that is silent for longer than this is dead.
 SILENCE_SECONDS = 50.0
-# Something between that swallows the upgrade leaves a plain request, whose answer is a stream without an end.
+# A proxy that swallows the upgrade leaves a plain request, whose response is a stream without an end.
 UPGRADE_SECONDS = 10.0
 
 Transport: TypeAlias = Literal["auto", "websocket", "sse"]
 
 
 class Frames:
-    """The frames of one stream. `query` is asked at every connection: it says where to go on."""
+    """The frames of one stream. `query` is called at every connection: it returns the position to continue from."""
 
     def __init__(self, http: Http, path: str, query: Callable[[], Query], *, transport: Transport) -> None:
         self._http = http
@@ -41,7 +42,7 @@ class Frames:
         self._is_over = False
 
     async def open(self) -> None:
-        """The first connection, tried as often as any request. Refusals are raised."""
+        """Open the first connection, with the retries of any request. Refusals are raised."""
         for attempt in range(self._http.config.max_retries + 1):
             try:
                 self._wire = await self._connect()
@@ -62,7 +63,7 @@ class Frames:
             await wire.close()
 
     async def receive(self) -> Sequence[Event]:
-        """The next frame. Raises `EndOfStream`, or the error that ended it for good."""
+        """Return the next frame. Raise `EndOfStream`, or the error that ended the stream permanently."""
         while True:
             if self._is_over:
                 raise EndOfStream
@@ -111,7 +112,7 @@ class Frames:
     def _noted(self, frame: Sequence[Event]) -> Sequence[Event]:
         for event in frame:
             if event["type"] == "goodbye":
-                # Spread by the server over all its clients; no jitter of our own is needed.
+                # The server spreads this delay over all its clients; the client adds no jitter.
                 self._goodbye_delay = min(event.get("retry_after_ms", 0) / 1000, MAX_WAIT_SECONDS)
         return frame
 
@@ -130,7 +131,7 @@ class Frames:
                 if self._transport == "websocket":
                     raise Unreachable(self._http.base_url, f"WebSockets do not get through ({error})") from error
         wire = await self._within(self._http.config.timeout_seconds, wires.open_event_stream)
-        # For as long as this stream lasts: what stands between will not learn it meanwhile.
+        # For the lifetime of this stream: the proxy in between will not change meanwhile.
         self._transport = "sse"
         return wire
 
@@ -147,9 +148,9 @@ def _asked_wait(error: ApiError | Unreachable | TimedOut) -> float:
 
 
 def _is_passing(error: ApiError | Unreachable | TimedOut) -> bool:
-    """Whether a stream that is refused so may be opened a little later.
+    """Return whether a stream that is refused with this error may be opened a little later.
 
-    That includes too many of them: the connection that was just lost may still be counted.
+    That includes too many streams: the connection that was just lost may still be counted.
     """
     match error:
         case ApiError(code="setup_required"):

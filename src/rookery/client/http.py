@@ -1,7 +1,7 @@
-"""One request to the server: who asks, how long it may take, when it is tried again, and what its errors are called.
+"""Requests to the server: credentials, timeouts, retries and errors.
 
-A request is repeated only where a repeat cannot act twice: reads, what carries a key that the server knows repeats by,
-and what was refused before anything was done. Redirects are not followed: they would carry the token elsewhere.
+A request is repeated only if a repeat cannot act twice: reads, requests with an idempotency key, and requests that were
+refused before anything was done. Redirects are not followed: they would send the token elsewhere.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 API = "/api/v1"
 USER_AGENT = f"rookery-python/{__version__}"
 REFUSED = "the connection was refused"
-# A server that asks for more than this is not waited for: the caller decides.
+# If a server asks for a longer delay, the error is raised: the caller decides.
 MAX_WAIT_SECONDS = 30.0
 
 _TOKEN = re.compile(r"[!-~]+")
@@ -39,7 +39,7 @@ Query: TypeAlias = Mapping[str, "str | int | bool | UUID | Sequence[str] | None"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """How to reach a server. `timeout_seconds` is for one try, all told."""
+    """The connection settings of a server. `timeout_seconds` is for one try as a whole."""
 
     base_url: str
     token: str | None
@@ -57,19 +57,19 @@ class Answer:
 
 
 class Http:
-    """Requests under `/api/v1` of one server, over connections that are kept."""
+    """Requests under `/api/v1` of one server, over a connection pool."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
         self.base_url = normal_url(config.base_url)
         if config.token is not None:
             require_token(config.token)
-        # Of a client that logged in with a password. The cookie that belongs to it is kept by the connection pool.
+        # For a client that logged in with a password. The connection pool holds the cookie that belongs to it.
         self.session_key: str | None = None
         self._client = httpx2.AsyncClient(
             headers={"User-Agent": USER_AGENT, "Accept": "application/json"},
-            timeout=None,  # the clock's deadline is the one that counts
-            trust_env=not is_loopback(self.base_url),  # no proxy stands between this machine and itself
+            timeout=None,  # the clock's deadline applies instead
+            trust_env=not is_loopback(self.base_url),  # no proxy is needed on the same machine
         )
 
     async def close(self) -> None:
@@ -80,11 +80,11 @@ class Http:
         return f"{self.base_url}{API}{path}{'?' if text else ''}{text}"
 
     def stream_request(self, path: str, query: Query | None = None) -> httpx2.Request:
-        """A GET with the credentials of this client, to be sent by whoever serves streams."""
+        """Return a GET request with the credentials of this client, to be sent by the stream."""
         return self._client.build_request("GET", self.url(path, query), headers=self._credentials())
 
     async def send_stream(self, request: httpx2.Request) -> httpx2.Response:
-        """The response with its body still to be read."""
+        """Return the response with its body still to be read."""
         return await self._client.send(request, stream=True)
 
     async def read(self, kind: type[T], path: str, query: Query | None = None) -> T:
@@ -101,7 +101,7 @@ class Http:
         is_repeatable: bool = False,
         timeout_seconds: float | None = None,
     ) -> T:
-        """A change, and what it answers. `key` makes a repeat harmless by `Idempotency-Key`."""
+        """Send a change and return its response. `key` makes a repeat harmless by `Idempotency-Key`."""
         answer = await self.send(
             method, path, body=body, key=key, is_repeatable=is_repeatable, timeout_seconds=timeout_seconds
         )
@@ -120,7 +120,7 @@ class Http:
         is_repeatable: bool = False,
         timeout_seconds: float | None = None,
     ) -> Answer:
-        """Send until there is an answer, or no use in trying again. Answers that are errors are raised."""
+        """Send until there is a response, or no retry is left. Error responses are raised."""
         sent = {**self._credentials(), **(headers or {})}
         if body is not None:
             content, sent["Content-Type"] = msgspec.json.encode(body), "application/json"
@@ -163,18 +163,18 @@ class Http:
         raise self.refusal(answer)
 
     def refusal(self, answer: Answer) -> errors.RookeryError:
-        """The error that an answer is."""
+        """Return the error of a response."""
         return errors.api_error(answer.status, answer.headers, answer.body) or self._foreign(answer)
 
     def _foreign(self, answer: Answer) -> errors.RookeryError:
-        """An answer of something in between: a proxy that has lost the server counts as one that is not there."""
+        """Return the error of a response from a proxy: one that has lost the server counts as unreachable."""
         if answer.status in (502, 503, 504):
             body = errors.ErrorBody("unavailable", f"The server behind {self.base_url} does not answer.")
             return Unavailable(answer.status, body, retry_after=errors.retry_after(answer.headers))
         return UnexpectedAnswer(self.base_url, f"it answers {answer.status} without a reason")
 
     def _delay(self, error: errors.RookeryError, attempt: int, *, may_repeat: bool) -> float | None:
-        """How long to wait before the next try; None to give up."""
+        """Return the delay before the next try; None to give up."""
         if attempt >= self.config.max_retries or not _is_passing(error, may_repeat=may_repeat):
             return None
         asked = error.retry_after if isinstance(error, ApiError) else None
@@ -185,32 +185,33 @@ class Http:
     def _credentials(self) -> dict[str, str]:
         if self.config.token is not None:
             return {"Authorization": f"Bearer {self.config.token}"}
-        # With a cookie the server asks where a request comes from.
+        # With a cookie the server checks the origin of a request.
         origin = {"Origin": origin_of(self.base_url)}
         return origin if self.session_key is None else {**origin, "Rookery-Session-Key": self.session_key}
 
 
 def _is_passing(error: errors.RookeryError, *, may_repeat: bool) -> bool:
-    """Whether the same request may succeed a little later, and cannot have acted already."""
+    """Return whether the same request may succeed a little later, and cannot have acted already."""
     match error:
         case errors.QueueFull() | errors.TooManyStreams() | errors.SetupRequired():
             return False
         case RateLimited():
-            return True  # refused before anything was looked at
+            return True  # refused before anything was checked
         case Unavailable() | Unreachable() | TimedOut():
             return may_repeat
         case Conflict(code="idempotency_in_progress"):
-            return may_repeat  # the first try, whose answer was lost, is still at it
+            return may_repeat  # the first try, whose response was lost, still runs
     return False
 
 
 def path(*segments: object) -> str:
-    """A path of these segments; whatever is in them, none becomes another path."""
+    """Return a path of these segments, quoted so that none becomes another path."""
     return "".join(f"/{quote(str(segment), safe='')}" for segment in segments)
 
 
 def normal_url(given: str) -> str:
-    """The address of a server as people write it: with or without a slash or the path of the API at its end."""
+    """Return the normalized address of a server: users write it with or without a slash or the API's path at its
+    end."""
     text = given.strip()
     parts = urlsplit(text if "://" in text else f"http://{text}")
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
@@ -222,7 +223,7 @@ def normal_url(given: str) -> str:
 
 
 def require_token(given: str) -> None:
-    """Refuse what no header can carry: it would fail as if the server were not there."""
+    """Refuse a token that no header can carry: it would fail as if the server were unreachable."""
     if not _TOKEN.fullmatch(given):
         raise ValueError(
             "The token is empty or holds spaces, line ends or other signs that no token has. Copy it again."
@@ -243,7 +244,7 @@ def is_loopback(url: str) -> bool:
 
 
 def reason_of(error: Exception) -> str:
-    """Why a connection failed, in the words of the operating system where it has some."""
+    """Return why a connection failed, in the words of the operating system if it has any."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ConnectionRefusedError):

@@ -1,4 +1,4 @@
-"""Streams as programs use them: one chat as it changes, and the list of chats.
+"""Live streams: the changes of one chat, and of the list of chats.
 
 async with client.chats.stream(chat_id) as live:
     async for change in live:
@@ -34,8 +34,8 @@ AT_REST = frozenset({"waiting", "error", "requires_action"})
 class Change:
     """Events that belong together, and the chat after them.
 
-    `is_committed`: a whole change of what is stored. Otherwise live parts of the running step, or the one event that
-    does not come from the server: `disconnected`, with `reason` and `retry_in_seconds`.
+    `is_committed`: a complete change of the stored chat. Otherwise live parts of the running step, or the one event
+    that does not come from the server: `disconnected`, with `reason` and `retry_in_seconds`.
     """
 
     events: tuple[Event, ...]
@@ -44,7 +44,7 @@ class Change:
 
 
 class _Stream(ABC, Generic[T]):
-    """What both streams are: opened by `async with`, iterated by one task, frames taken apart into items."""
+    """The base of both streams: opened by `async with`, iterated by one task; frames are split into items."""
 
     def __init__(self, http: Http, frames: Frames) -> None:
         self._http = http
@@ -53,7 +53,7 @@ class _Stream(ABC, Generic[T]):
 
     @abstractmethod
     def _take(self, frame: Sequence[Event]) -> None:
-        """Put what the frame brings into `_ready`."""
+        """Add the items of the frame to `_ready`."""
 
     async def __aenter__(self) -> Self:
         await self._frames.open()
@@ -81,10 +81,10 @@ class _Stream(ABC, Generic[T]):
 
 
 class LiveChat(_Stream[Change]):
-    """One chat, followed over any number of connections. Opened by `async with`; iterated by one task.
+    """One chat, followed across reconnects. Opened by `async with`; iterated by one task.
 
-    `state` is what a client would show after the last change that was taken. Iteration ends when the server ends the
-    stream normally, and raises a `StreamEnded` when it takes the chat away.
+    `state` is the view of a client after the last change that was taken. Iteration ends when the server ends the stream
+    normally, and raises a `StreamEnded` when the caller loses access or the chat is deleted.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class LiveChat(_Stream[Change]):
     async def wait_idle(self, since: int = 0) -> View:
         """Follow the chat until it rests: it waits, failed, or needs results of this program's tools.
 
-        `since` is the `snapshot_version` of the answer to whatever was just sent: a rest before that does not count.
+        `since` is the `snapshot_version` of the response to the last request: a rest before that does not count.
         """
         while not self._is_idle(since):
             try:
@@ -127,7 +127,8 @@ class LiveChat(_Stream[Change]):
         return self.state
 
     async def answer(self, since: int = 0) -> str:
-        """Follow the chat until it rests; the text of its last answer. Raises a `TurnNotFinished` if there is none."""
+        """Follow the chat until it rests. Return the text of its last answer; raise a `TurnNotFinished` if there is
+        none."""
         state = await self.wait_idle(since)
         if state.status == "error":
             raise TurnFailed(state.error or {})
@@ -143,7 +144,8 @@ class LiveChat(_Stream[Change]):
         return {**self._query, "after_id": after_id} if after_id else self._query
 
     def _take(self, frame: Sequence[Event]) -> None:
-        """Sort events into changes: what is told in one `synced` is one, and live parts of a frame are one."""
+        """Sort events into changes: the events up to one `synced` are one change, and so are the live parts of a
+        frame."""
         live: list[Event] = []
         for event in frame:
             before = self._client
@@ -171,9 +173,9 @@ class LiveChat(_Stream[Change]):
 
 
 class WatchEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Something about the list of chats.
+    """A change of the list of chats.
 
-    `ready`: from now on nothing is missed; load the list. `chat`: this chat is like this now. `chat_gone`: drop it.
+    `ready`: from now on nothing is missed; load the list. `chat`: the current state of this chat. `chat_gone`: drop it.
     `resync`: load the list again. `disconnected`: the connection is lost; another `ready` follows.
     """
 
@@ -188,7 +190,7 @@ class WatchEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Watch(_Stream[WatchEvent]):
-    """What happens to the chats that the caller owns or reads. Nothing is replayed: every `ready` means to reload."""
+    """Changes of the chats that the caller owns or reads. Nothing is replayed: reload the list at every `ready`."""
 
     def __init__(self, http: Http, *, transport: Transport = "auto") -> None:
         super().__init__(http, Frames(http, path("chats", "watch"), dict, transport=transport))
@@ -202,7 +204,7 @@ class Watch(_Stream[WatchEvent]):
 
 
 def last_answer(state: View) -> str:
-    """The text of the last message of the assistant in the last turn; its blocks are paragraphs."""
+    """Return the text of the last assistant message in the last turn; its blocks are paragraphs."""
     for message in reversed(list(state.messages.values())):
         if message["role"] == "assistant":
             return "\n\n".join(part["text"] for part in message["content"] if part["type"] == "text")

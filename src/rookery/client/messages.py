@@ -1,4 +1,4 @@
-"""Messages of a chat."""
+"""Messages of a chat: list, send, edit and search."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class AsyncMessages:
         after_id: int | None = None,
         limit: int = 50,
     ) -> MessagePage:
-        """Messages newest first; with `after_id` alone oldest first, so that a poller never skips one."""
+        """Return messages newest first; with `after_id` alone oldest first, so that a poller never skips one."""
         query = {"before_id": before_id, "after_id": after_id, "limit": limit}
         return await self._http.read(MessagePage, path("chats", chat_id, "messages"), query)
 
     async def iterate(self, chat_id: ChatRef, *, after_id: int = 0, page_size: int = 100) -> AsyncIterator[Message]:
-        """Every message after one, oldest first, loaded page by page."""
+        """Iterate over every message after one, oldest first, loaded page by page."""
         while True:
             page = await self.list(chat_id, after_id=after_id, limit=page_size)
             for message in page.items:
@@ -63,10 +63,10 @@ class AsyncMessages:
         plan_mode: bool | UnsetType = UNSET,
         client_id: str | None = None,
     ) -> SendAnswer:
-        """Send a message. While the chat is busy it waits in the queue, unless `busy_behavior` says otherwise:
-        `steer` is heard at the next step, `interrupt` stops the turn and runs next, before the rest of the queue.
+        """Send a message. While the chat is busy it waits in the queue, unless `busy_behavior` says otherwise: `steer`
+        is read at the next step, `interrupt` stops the turn and runs next, before the rest of the queue.
 
-        `client_id` makes it one message however often it is sent; one is made up when none is given.
+        `client_id` makes it one message however often it is sent; one is generated if none is given.
         """
         body = given(
             content=input_parts(content),
@@ -89,15 +89,15 @@ class AsyncMessages:
         model_config_id: UUID | str | UnsetType = UNSET,
         reasoning_effort: Effort | UnsetType = UNSET,
     ) -> EditAnswer:
-        """Replace a message of the user, and everything after it by what comes of the new one."""
+        """Replace a message of the user. Everything after it is replaced by the new turn."""
         body = given(content=input_parts(content), model_config_id=model_config_id, reasoning_effort=reasoning_effort)
         return await self._http.write(EditAnswer, "PATCH", path("chats", chat_id, "messages", message_id), body=body)
 
     async def search(self, chat_id: ChatRef, q: str, *, limit: int = 50) -> tuple[SearchMatch, ...]:
-        """The messages of a chat in which words stand, newest first."""
+        """Return the messages of a chat that contain the words, newest first."""
         query: Query = {"q": q, "limit": limit}
         return (await self._http.read(Items[SearchMatch], path("chats", chat_id, "search"), query)).items
 
     async def prompts(self, chat_id: ChatRef, *, limit: int = 500) -> tuple[Prompt, ...]:
-        """What the user wrote, newest first."""
+        """Return the user's messages, newest first."""
         return (await self._http.read(Items[Prompt], path("chats", chat_id, "prompts"), {"limit": limit})).items

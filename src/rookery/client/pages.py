@@ -1,4 +1,4 @@
-"""Lists that come in pages: one page, and walking over all of them."""
+"""Paginated lists: one page, and iteration over all of them."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ T = TypeVar("T")
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """`next_cursor` gives the page behind this one; None means that there is none."""
+    """One page. `next_cursor` gets the next page; None means that there is none."""
 
     items: tuple[T, ...]
     next_cursor: str | None = None
 
 
 class Items(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """A list that is short enough to come whole."""
+    """A list that is short enough for one response."""
 
     items: tuple[T, ...]
 
 
 async def walk(load: Callable[[str | None], Awaitable[Page[T]]]) -> AsyncIterator[T]:
-    """Every item of every page, loaded as they are asked for."""
+    """Iterate over every item of every page, loaded on demand."""
     cursor: str | None = None
     while True:
         page = await load(cursor)

@@ -1,4 +1,4 @@
-"""Messages that wait for the turn of their chat to end."""
+"""Queued messages, which wait for the turn of their chat to end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rookery.client.models import PromoteAnswer, Queue, QueuedMessage
 
 
 class AsyncQueues:
-    """`client.queue`: the messages of a chat that wait for its turn to end."""
+    """`client.queue`: the queued messages of a chat."""
 
     def __init__(self, http: Http) -> None:
         self._http = http
@@ -27,11 +27,11 @@ class AsyncQueues:
         await self._http.send("DELETE", path("chats", chat_id, "queue"))
 
     async def promote(self, chat_id: ChatRef, queued_id: int) -> PromoteAnswer:
-        """Take it next: at once where that is possible, else the running turn is interrupted for it."""
+        """Run it next: immediately if that is possible, else the running turn is interrupted for it."""
         return await self._http.write(PromoteAnswer, "POST", path("chats", chat_id, "queue", queued_id, "promote"))
 
     async def move(self, chat_id: ChatRef, queued_id: int, *, before: int | None) -> Queue:
-        """Put it in front of another one, or at the end."""
+        """Move it in front of another one, or to the end."""
         target = path("chats", chat_id, "queue", queued_id, "move")
         return await self._http.write(Queue, "POST", target, body={"before": before})
 

@@ -1,7 +1,7 @@
-"""From the events of a chat's stream to what a client shows: the contract every client of a stream keeps.
+"""The reducer from the events of a chat's stream to the view of a client: the contract of every client of a stream.
 
 Pure: the same view and events give the same view. Everything up to and including `synced` is one change; only live
-parts are shown at once. A batch that a lost connection cut off is forgotten.
+parts are shown immediately. A batch that a lost connection cut off is dropped.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ Event: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a client shows of a chat. `messages` are by id, in order; `preview` holds live parts of the running step.
+    """The view of a chat. `messages` are by id, in order; `preview` holds live parts of the running step.
 
-    `last_message_id` is what to send as `after_id` when connecting again.
+    `last_message_id` is the value to send as `after_id` when connecting again.
     """
 
     messages: Mapping[int, Event] = field(default_factory=dict)
@@ -43,12 +43,12 @@ class Client:
 
 
 def connected(client: Client) -> Client:
-    """A new connection begins: preview, banner and the unfinished change of the old one are gone."""
+    """Start a new connection: preview, banner and the unfinished change of the old one are dropped."""
     return Client(replace(client.view, preview=(), retry=None, is_truncated=False))
 
 
 def reduce(client: Client, events: Iterable[Event]) -> Client:
-    """Take in the events of a frame."""
+    """Apply the events of a frame."""
     for event in events:
         client = _take(client, event)
     return client
@@ -78,7 +78,7 @@ def _with_part(view: View, event: Event) -> View:
 
 
 def _without_preview(view: View) -> View:
-    # The banner stays: a failed attempt is told as `retry` and then `preview_reset`, and its end as `retry` with null.
+    # The banner stays: a failed attempt is sent as `retry` and then `preview_reset`, and its end as `retry` with null.
     return replace(view, preview=(), is_truncated=False)
 
 

@@ -1,4 +1,4 @@
-"""The client for code that blocks: the same as `AsyncRookery`, without `await`."""
+"""The blocking client: the same as `AsyncRookery`, without `await`."""
 
 from __future__ import annotations
 
@@ -56,18 +56,18 @@ class Rookery:
         return self._inner.base_url
 
     def me(self) -> Me:
-        """Whom the token belongs to."""
+        """Return the user of the token."""
         return self._portal.run(self._inner.me())
 
     def version(self) -> Version:
         return self._portal.run(self._inner.version())
 
     def watch(self, *, transport: Transport = "auto") -> BlockingWatch:
-        """What happens to all chats that the caller owns or reads."""
+        """Follow the changes of all chats that the caller owns or reads."""
         return self.chats.watch(transport=transport)
 
     def close(self) -> None:
-        """End the thread of this client. Closing it twice is no error."""
+        """End the thread of this client. Closing it twice is not an error."""
         if not self._portal.is_closed:
             self._portal.run(self._inner.close())
             self._portal.close()

@@ -1,4 +1,4 @@
-"""Tokens: how programs say who they are."""
+"""API tokens: list, create and revoke."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class AsyncTokens:
     async def create(
         self, name: str, *, scopes: Sequence[str] = DEFAULT_SCOPES, expires_in_days: int | None = None
     ) -> NewToken:
-        """A token for programs. It is in the answer, and nowhere else."""
+        """Create a token for programs. Only this response contains it."""
         body: dict[str, object] = {"name": name, "scopes": scopes}
         if expires_in_days is not None:
             body["expires_in_days"] = expires_in_days

@@ -1,7 +1,7 @@
-"""One connection that carries a stream, over WebSocket or server-sent events: frames of events until it ends.
+"""One connection of a stream, over WebSocket or server-sent events: frames of events until it ends.
 
-It ends in one of three ways: normally (`EndOfStream`), for good (an error of `client.errors`), or by a loss that
-another connection makes up for (`Lost`). A wire never connects again by itself.
+It ends normally (`EndOfStream`), permanently (an error of `client.errors`), or by a loss after which another connection
+can continue (`Lost`). A wire never reconnects.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from rookery.client.reducer import Event
 
 SUBPROTOCOL = Subprotocol("rookery.v1")
 CLOSE_SECONDS = 2.0
-# A frame holds 256 KiB, or one event that is larger: a message with everything that its tools said.
+# A frame holds 256 KiB, or one event that is larger: a message with all its tool results.
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 
 NORMAL = 1000
 ABNORMAL = 1006
-# After these another connection is worth trying; 1006 is none that anybody sends, it stands for a cut connection.
+# After these another connection is worth trying; 1006 is never sent, it stands for a cut connection.
 RECONNECT = frozenset({1001, 1005, ABNORMAL, 1011, 1012, 1013, 4408})
 
 _decoder = msgspec.json.Decoder(list[dict[str, Any]])
@@ -36,7 +36,7 @@ _OF_THE_HANDSHAKE = frozenset({"host", "connection", "accept", "accept-encoding"
 
 
 class Lost(Exception):
-    """The connection is gone, and the stream is not over."""
+    """Raised when the connection is lost, and the stream is not over."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -44,27 +44,27 @@ class Lost(Exception):
 
 
 class EndOfStream(Exception):
-    """The server has nothing more to say."""
+    """Raised when the server ended the stream normally."""
 
 
 class NoUpgrade(Exception):
-    """Something between here and the server does not pass WebSockets on."""
+    """Raised when a proxy does not forward WebSockets."""
 
 
 class Wire(Protocol):
     async def receive(self) -> Sequence[Event]:
-        """The next frame. An empty one is a sign of life."""
+        """Return the next frame. An empty one is a heartbeat."""
         ...
 
     async def close(self) -> None: ...
 
     async def drop(self) -> None:
-        """Leave without waiting for the other side: it does not answer."""
+        """Close without waiting for the other side: it does not answer."""
         ...
 
 
 class _Connect(connect):
-    """Redirects are refused like any other answer: the token is for one server."""
+    """Redirects are refused like any other response: the token is for one server."""
 
     def process_redirect(self, exc: Exception) -> Exception | str:
         return exc
@@ -125,7 +125,7 @@ class EventStreamWire:
 
 
 async def open_websocket(http: Http, path: str, query: requests.Query) -> Wire:
-    """Raises `NoUpgrade` when there is no way to a WebSocket, else what the server or the network says."""
+    """Open a WebSocket. Raise `NoUpgrade` if it cannot be opened, else the error of the server or the network."""
     request = http.stream_request(path, query)
     url = str(request.url)
     own = {name: value for name, value in request.headers.items() if name.lower() not in _OF_THE_HANDSHAKE}
@@ -139,8 +139,8 @@ async def open_websocket(http: Http, path: str, query: requests.Query) -> Wire:
             user_agent_header=requests.USER_AGENT,
             compression=None,
             proxy=None if is_direct else True,
-            open_timeout=None,  # the caller's deadline is the one that counts
-            ping_interval=None,  # silence is noticed by whoever reads
+            open_timeout=None,  # the caller's deadline applies instead
+            ping_interval=None,  # the reader detects silence
             close_timeout=CLOSE_SECONDS,
             max_size=MAX_FRAME_BYTES,
         )
@@ -175,7 +175,7 @@ async def open_event_stream(http: Http, path: str, query: requests.Query) -> Wir
 
 
 def ending(code: int, reason: str) -> Exception:
-    """What a close code means for whoever reads."""
+    """Return the meaning of a close code for the reader."""
     if code == NORMAL:
         return EndOfStream()
     if code in RECONNECT:
@@ -191,13 +191,13 @@ def decode(data: str | bytes, url: str) -> list[dict[str, Any]]:
 
 
 def _refused(http: Http, answer: Answer) -> Exception:
-    """A refusal in the words of the server is one; any other answer comes from something in between."""
+    """Return the error of a refusal by the server; any other response comes from a proxy."""
     error = http.refusal(answer)
     return NoUpgrade(str(error)) if isinstance(error, UnexpectedAnswer) else error
 
 
 async def _lines(response: httpx2.Response) -> AsyncIterator[str]:
-    """Lines as server-sent events have them; other line ends, which Python knows many of, are text."""
+    """Return lines as server-sent events define them; other line ends that Python knows are text."""
     pending = bytearray()
     async for chunk in response.aiter_bytes():
         pending += chunk

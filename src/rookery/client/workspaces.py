@@ -1,4 +1,4 @@
-"""Workspaces, the templates they are made of, and the operations that change them."""
+"""Workspaces, their templates, and the operations that change them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class AsyncTemplates:
         self._http = http
 
     async def list(self) -> tuple[Template, ...]:
-        """Those that the caller may use."""
+        """Return the templates that the caller may use."""
         return (await self._http.read(Items[Template], "/templates")).items
 
     async def get(self, name: str) -> Template:
-        """One, with its README."""
+        """Return one template, with its README."""
         return await self._http.read(Template, path("templates", name))
 
 
@@ -42,17 +42,17 @@ class AsyncWorkspaces:
         preset: str | None = None,
         parameters: Mapping[str, Any] | None = None,
     ) -> RequestedWorkspace:
-        """Make a workspace and start it; `wait` for the operation of the answer."""
+        """Create a workspace and start it; `wait` for the operation of the response."""
         body = {"template": template, "name": name, "preset": preset, "parameters": parameters or {}}
         return await self._http.write(RequestedWorkspace, "POST", "/workspaces", body=body, key=str(uuid4()))
 
     async def list(self, *, limit: int = 50, cursor: str | None = None, owner: str | None = None) -> Page[Workspace]:
-        """One page, the newest first. `owner` is for administrators: the id of a user, or `all`."""
+        """Return one page, the newest first. `owner` is for administrators: the id of a user, or `all`."""
         query = {"limit": limit, "cursor": cursor, "owner": owner}
         return await self._http.read(Page[Workspace], "/workspaces", query)
 
     async def iterate(self, *, owner: str | None = None) -> AsyncIterator[Workspace]:
-        """Every workspace, loaded as they are asked for."""
+        """Iterate over every workspace, loaded on demand."""
         async for workspace in walk(lambda cursor: self.list(cursor=cursor, owner=owner)):
             yield workspace
 
@@ -62,7 +62,7 @@ class AsyncWorkspaces:
     async def update(
         self, workspace_id: UUID | str, *, name: str | None = None, idle_stop_after: int | None = None
     ) -> Workspace:
-        """Rename it, or change after how many seconds without use it is stopped; 0 is never."""
+        """Rename it, or change the seconds without use after which it is stopped; 0 is never."""
         given = {"name": name, "idle_stop_after": idle_stop_after}
         body = {key: value for key, value in given.items() if value is not None}
         return await self._http.write(Workspace, "PATCH", path("workspaces", workspace_id), body=body)
@@ -70,12 +70,12 @@ class AsyncWorkspaces:
     async def start(
         self, workspace_id: UUID | str, *, parameters: Mapping[str, Any] | None = None
     ) -> RequestedWorkspace:
-        """Start it; the answer has no operation when it runs already."""
+        """Start it; the response has no operation if it runs already."""
         body = {"parameters": parameters or {}}
         return await self._http.write(RequestedWorkspace, "POST", path("workspaces", workspace_id, "start"), body=body)
 
     async def mcp_servers(self, workspace_id: UUID | str) -> tuple[McpServer, ...]:
-        """The MCP servers that its files name. None runs before its owner has agreed to its entry."""
+        """Return the MCP servers that its files name. None runs before its owner has agreed to its entry."""
         return (await self._http.read(Items[McpServer], path("workspaces", workspace_id, "mcp-servers"))).items
 
     async def answer_mcp_server(
@@ -86,7 +86,7 @@ class AsyncWorkspaces:
         return (await self._http.write(Items[McpServer], "PUT", target, body={"decision": decision})).items
 
     async def withdraw_mcp_server(self, workspace_id: UUID | str, entry_hash: str) -> tuple[McpServer, ...]:
-        """Take an answer back: the server ends, and is asked about again."""
+        """Withdraw an answer: the server ends, and is asked about again."""
         target = path("workspaces", workspace_id, "mcp-servers", entry_hash)
         return (await self._http.write(Items[McpServer], "DELETE", target)).items
 
@@ -95,20 +95,20 @@ class AsyncWorkspaces:
         return await self._http.write(RequestedWorkspace, "POST", path("workspaces", workspace_id, "stop"))
 
     async def delete(self, workspace_id: UUID | str, *, force: bool = False) -> RequestedWorkspace:
-        """Delete it with its files. `force` also while a chat is at work in it, or its machine is out of reach."""
+        """Delete it with its files. `force` also while a chat works in it, or its machine is unreachable."""
         answer = await self._http.send("DELETE", path("workspaces", workspace_id), query={"force": force})
         return self._http.decode(RequestedWorkspace, answer)
 
     async def operation(self, operation_id: UUID | str) -> Operation:
-        """How something that was asked for stands."""
+        """Return the state of an operation."""
         return await self._http.read(Operation, path("operations", operation_id))
 
     async def log(self, operation_id: UUID | str) -> str:
-        """What an operation has said so far, the startup script too: the last 256 KiB."""
+        """Return the log of an operation so far, including the startup script: the last 256 KiB."""
         return (await self._http.send("GET", path("operations", operation_id, "log"))).body.decode(errors="replace")
 
     async def wait(self, operation_id: UUID | str) -> Operation:
-        """Return once the operation is over, whatever came of it. End the wait with a timeout of your own."""
+        """Return once the operation is over, with any result. Use your own timeout to end the wait."""
         while True:
             found = await self.operation(operation_id)
             if found.finished_at is not None:
