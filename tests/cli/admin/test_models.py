@@ -201,7 +201,7 @@ async def test_everything_said_about_a_provider_is_stored(desk: Desk) -> None:
         ("provider add scripted a --option x", "", 2, "--option is given as NAME=VALUE"),
         ("provider add scripted a --option x=1 --option x=2", "", 2, "--option x is given twice."),
         ("provider add anthropic a --no-central-key", "", 2, "--no-central-key: Allow the central key"),
-        ("provider add anthropic a --no-central-key --key-stdin", KEY, 2, "which --no-central-key rules out"),
+        ("provider add anthropic a --no-central-key --key-stdin", KEY, 2, "which contradicts --no-central-key"),
         ("provider remove nobody", "", 1, "There is no provider nobody. `rookery admin provider list` shows"),
         ("model add nobody m --context-limit 1", "", 1, "There is no provider nobody."),
         ("model default nothing", "", 1, "There is no model nothing. `rookery admin model list` shows"),

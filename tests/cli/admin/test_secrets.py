@@ -83,7 +83,7 @@ async def test_every_value_gets_under_the_active_key_and_the_old_one_may_go(
             "key  values  role",
             "new       3  active",
             "old       0  opens only",
-            "Nothing is under old any more: once every server runs with this ring, it may go.",
+            "No value is under old any more. Remove it once every server runs with this ring.",
         ],
     )
     assert await opened(rows, AFTER, provider_id, user_id) == [SecretStr(CENTRAL), SecretStr(OWN)]

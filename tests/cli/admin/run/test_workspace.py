@@ -61,7 +61,7 @@ async def test_workspace_that_a_turn_starts_is_stopped_with_it_and_started_again
     assert (len(driver.starts), len(driver.stops)) == (2, 2)
 
     without = await rig.run(script=(Say("No tools."),), driver=driver, chat_id=chat_id)
-    assert re.search("out of reach without --workspace", without.stderr)
+    assert re.search("not available without --workspace", without.stderr)
     assert len(driver.stops) == 2
 
 
