@@ -106,7 +106,7 @@ async def test_key_that_has_no_place_is_refused(rows: ModelRows, tmp_path: Path)
     }
     said = {name: text for name, (_, _, text) in refused.items()}
     assert "There is no provider nobody." in said["nobody"]
-    assert "takes keys of users only" in said["own-keys"]
+    assert "uses only keys of users" in said["own-keys"]
     assert "needs no key" in said["offline"]
     assert "comes from the environment of the server" in said["openrouter"]
     assert "white space around it" in said["claude"]

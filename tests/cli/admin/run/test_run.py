@@ -184,7 +184,7 @@ async def test_call_that_somebody_has_to_approve_is_told_and_can_be_stopped(rig:
     interrupts, look = Interrupts(), scripted_tools.echo("look")
 
     def seen(text: str) -> None:
-        if "until somebody approves a call" in text and interrupts.follower is not None:
+        if "waits for the approval of a tool call" in text and interrupts.follower is not None:
             interrupts.follower.stop(Stop.SIGNAL)
 
     async with asyncio.timeout(30):

@@ -54,7 +54,7 @@ def test_prompt_is_read_from_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
         ("x" * (MAX_PROMPT_BYTES + 1), {}, "longer than 256 KiB"),
         ("hello", {"chat": "7"}, "--chat: 7 is not the id of a chat."),
         ("hello", {"timeout": "soon"}, "--timeout: soon is not a duration"),
-        ("hello", {"timeout": "0"}, "--timeout: must be longer"),
+        ("hello", {"timeout": "0"}, "--timeout: must be greater"),
         ("hello", {"chat": str(uuid4()), "system": "Be kind."}, "--system is for new chats"),
     ],
 )
