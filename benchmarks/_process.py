@@ -1,4 +1,4 @@
-"""A fake provider in a process of its own, so that its work is not counted as ours."""
+"""A fake provider in a separate process, so that its CPU time is not counted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 async def serve(answer: Answer) -> None:
-    """What that process does: it answers until it is ended, and says first where."""
+    """Serve until the process is ended. Prints the address first."""
     server = await asyncio.start_server(answer, "127.0.0.1", 0, limit=1 << 24)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
@@ -19,7 +19,7 @@ async def serve(answer: Answer) -> None:
 
 @asynccontextmanager
 async def serving(*command: str) -> AsyncIterator[str]:
-    """The address of a provider that runs meanwhile: Python with this command, which calls `serve`."""
+    """Yield the address of a provider that runs meanwhile: Python with this command, which calls `serve`."""
     process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=asyncio.subprocess.PIPE)
     try:
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""A replica on a real port with its clients and its provider in other processes; for `streaming.py`."""
+"""A replica on a real port, with its clients and its provider in other processes; for `streaming.py`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Clients of streams in a process of their own, so that what they take is not counted; for `streaming.py`.
+"""Stream clients in a separate process, so that their CPU time is not counted; for `streaming.py`.
 
-Commands come as lines of JSON on stdin, answers go to stdout. Times are of the monotonic clock, which all processes of
-a machine share.
+Commands are lines of JSON on stdin, answers go to stdout. Times are of the monotonic clock, which all processes of a
+machine share.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A whole worker over embedded PostgreSQL, and a provider in a process of its own; for `agent_loop.py`.
+"""A complete worker on embedded PostgreSQL, and a provider in a separate process; for `agent_loop.py`.
 
-The provider notes when requests reach it and when it sends the first token. `Floor` is the least that any reader does.
+The provider records when requests arrive and when it sends the first token. `Floor` does the minimum of any reader.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ TYPES = {
 
 
 class Provider:
-    """HTTP by hand. The model's name says what to answer: `<tokens>@<tokens a second>@<tool calls before that>`."""
+    """A minimal HTTP server. The model's name defines the answer: `<tokens>@<tokens a second>@<tool calls before
+    that>`."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, float, float]] = []
@@ -74,7 +75,7 @@ class Provider:
         self._answers = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # Whoever is interrupted hangs up, and the transport then takes nothing more.
+        # An interrupted client hangs up, and the transport then accepts nothing more.
         with suppress(asyncio.IncompleteReadError, ConnectionError, RuntimeError):
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
@@ -222,7 +223,7 @@ class WorkerRig:
             return [tuple(each) for each in await response.json()]
 
     async def start(self, owner: UUID, model: UUID) -> EpisodeKey:
-        """A new chat that wants an answer."""
+        """Start a new chat that wants an answer."""
         message = NewMessage(role=Role.USER, content=(Text("hello"),), created_by=owner)
         spec = ChatSpec(owner_id=owner, title="bench", model_config_id=model, messages=(message,))
         chat = (await self.machine.bundle(lambda bundle: machine.create_chat(bundle, spec))).chat
@@ -242,7 +243,7 @@ class WorkerRig:
         await self.rest(chats)
 
     async def rest(self, chats: Sequence[EpisodeKey]) -> None:
-        """Wait until all of them are through with their turns."""
+        """Wait until all of them have finished their turns."""
         waiting = {key.chat_id for key in chats}
         done = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""What the agent loop costs: a whole worker, from the provider's socket to the part buffer, against a bare reader.
+"""The cost of the agent loop: a complete worker, from the provider's socket to the part buffer, against a bare reader.
 
 Everything is real: embedded PostgreSQL, machine, hints, leases, runners, wires, part buffer. The provider runs in a
 process of its own and notes when requests reach it and when it sends the first token, so that only our CPU counts and
@@ -42,8 +42,8 @@ from rookery.store.db.pool import Database, DatabaseConfig
 from rookery.store.machine import ChatSpec, Limits
 from rookery.worker.memory import trim_heap
 
-# architecture.md, "Budgets": a token on its way to a client has 1.6 times the floor paced and 3 times burst. Here both
-# end before the client, so that the floor is lower, too; the whole way is measured by `streaming.py`.
+# A token that is streamed to a client may cost 1.6 times the floor paced and 3 times burst. Here both end before the
+# client, so that the floor is lower, too; `streaming.py` measures the whole path.
 PACED_BUDGET, BURST_BUDGET = 1.6, 2.8
 STEP_BUDGET_MS, FIRST_P50_MS, FIRST_P99_MS = 10.0, 15.0, 50.0
 LAG_BUDGET_MS, CROWD_BUDGET_MS, BLOCK_BUDGET_MS = 100.0, 100.0, 50.0

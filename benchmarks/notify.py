@@ -1,4 +1,4 @@
-"""What hints cost the commits that they tell of: told inside each transaction, after each commit, or by one publisher.
+"""The cost of hints for commits: sent inside each transaction, after each commit, or by one publisher.
 
 A transaction with a NOTIFY in it holds a lock of the whole cluster across its commit, so such commits run one after
 another. Sixteen writers commit one UPDATE each, as often as they can, while four connections listen; the same is done

@@ -1,4 +1,4 @@
-"""What it costs to bring tokens to clients: a whole replica, from the provider's socket to WebSockets.
+"""The cost of streaming tokens to clients: a complete replica, from the provider's socket to WebSockets.
 
 The provider and the clients run in processes of their own; only the CPU of the replica counts. The floor is the least
 that any server does, on the same web server in the same run: aiohttp, one typed decode per event, a merge, a send.
@@ -32,7 +32,7 @@ from rookery.store.db import migrate
 from rookery.store.db.embedded.server import EmbeddedServer
 from rookery.store.db.pool import DatabaseConfig
 
-# architecture.md, "Budgets".
+# Multiples of the floor.
 PACED_BUDGET, BURST_BUDGET = 1.6, 3.0
 FIRST_P50_MS, FIRST_P99_MS = 15.0, 50.0
 BURST_FIRST_MS = 500.0

@@ -1,4 +1,4 @@
-"""What the workspace agent adds to the work of tools, and what a workspace costs while nobody uses it.
+"""The overhead of the workspace agent on tools, and the cost of an idle workspace.
 
 Each operation (read_file, edit_files, execute "true") is done through the agent with the server's own client, and by a
 bare program in the same sandbox, asked over a socket too (`_bare_workspace.py`); calls take turns, so that a noisy

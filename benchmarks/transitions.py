@@ -1,4 +1,4 @@
-"""What a transition costs, against a bare transaction in the same run.
+"""The cost of a transition, against a bare transaction in the same run.
 
 A bare transaction is BEGIN, one UPDATE of one row of a plain table, COMMIT, on the same pool: the least any committed
 change can cost. Client CPU is this process's CPU time; the embedded server with its durable settings does the rest.

@@ -1,4 +1,4 @@
-"""A real server with chats in its database, a provider, and a Chromium to look at it with."""
+"""A real server with chats in its database, a provider, and a Chromium that opens the page."""
 
 from __future__ import annotations
 

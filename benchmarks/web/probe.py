@@ -1,4 +1,4 @@
-"""What runs inside the page to measure it, and how to read it from outside."""
+"""The measuring script that runs inside the page, and the functions that read its results."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ async def session(page: Page) -> CDPSession:
 
 
 async def slow_down(page: Page, *, network: bool = False) -> None:
-    """A quarter of the CPU; with `network` also 10 Mbit/s and 40 ms."""
+    """Throttle to a quarter of the CPU; with `network` also 10 Mbit/s and 40 ms."""
     cdp = await session(page)
     await cdp.send("Emulation.setCPUThrottlingRate", {"rate": SLOWDOWN})
     if network:
@@ -144,7 +144,7 @@ async def slow_down(page: Page, *, network: bool = False) -> None:
 
 
 async def figures(cdp: CDPSession) -> dict[str, float]:
-    """What the browser counts of this page."""
+    """Return the browser's metrics of this page."""
     found = await cdp.send("Performance.getMetrics")
     return {each["name"]: each["value"] for each in found["metrics"]}
 

@@ -1,4 +1,4 @@
-"""A provider in a process of its own that speaks markdown at 200 tokens a second, for the benchmarks of the page."""
+"""A provider in a separate process that streams markdown at 200 tokens a second, for the benchmarks of the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page costs a browser: sizes, times to the first key, frames while text streams, long chats, memory.
+"""The cost of the page in a browser: sizes, times to the first key, frames while text streams, long chats, memory.
 
 Everything runs in Chromium against a real server; a provider in a process of its own speaks markdown at 200 tokens a
 second. "throttled" is a quarter of the CPU. Times are absolute, as people feel them: on a busy machine compare with

@@ -1,6 +1,6 @@
-"""What tests of Rookery and of programs built on it need: servers that speak like providers, and time at a standstill.
+"""Test helpers for Rookery and for programs built on it: fake provider servers, and a clock that tests control.
 
-The fakes of the providers are in `fake_anthropic`, `fake_responses` and `fake_completions`, each with the words of its
+The fakes of the providers are in `fake_anthropic`, `fake_responses` and `fake_completions`, each with the types of its
 wire; docs/guide/testing.md shows them. The package imports only the clock and the pure rules of Rookery, so every
 package may be tested with it.
 """

@@ -1,7 +1,7 @@
-"""A clock that only moves when a test says so.
+"""A fake clock that moves only when a test advances it.
 
-It replaces what code asks for through `rookery.runtime.clock.Clock` and leaves the event loop's own time alone: sockets
-and databases in the same test go on as usual.
+It replaces `rookery.runtime.clock.Clock` and leaves the event loop's own time alone: sockets and databases in the same
+test run as usual.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Timer:
 
 
 class Trap:
-    """Holds back everybody who starts a sleep or a deadline under one tag, until the test lets them go."""
+    """Holds back every task that starts a sleep or a deadline under one tag, until the test releases them."""
 
     def __init__(self, clock: FakeClock, tag: str) -> None:
         self.tag = tag
@@ -47,11 +47,11 @@ class Trap:
         self._caught: list[asyncio.Future[None]] = []
 
     async def caught(self, count: int = 1) -> None:
-        """Wait until so many tasks are held back at once."""
+        """Wait until this many tasks are held back together."""
         await self._clock._until(lambda: len(self._caught) >= count, f"{count} caught at {self.tag!r}")
 
     def release(self) -> None:
-        """Let those caught so far start their sleep. Later ones are caught again."""
+        """Let the tasks caught so far start their sleep. Later ones are caught again."""
         caught, self._caught = self._caught, []
         for future in caught:
             if not future.done():
@@ -68,7 +68,7 @@ class Trap:
 
 
 class FakeDeadline:
-    """A deadline on fake time. It stands among the timers of its clock, due when it would expire."""
+    """A deadline on fake time. It is one of the timers of its clock, due when it expires."""
 
     def __init__(self, clock: FakeClock, seconds: float, tag: str) -> None:
         self._clock = clock
@@ -114,9 +114,9 @@ class FakeDeadline:
 
 
 class FakeClock:
-    """Stands still. `advance` moves it and wakes sleepers in the order in which they are due.
+    """Stands still. `advance` moves it and wakes sleeping tasks in the order in which they are due.
 
-    `patience_seconds` are real: a test that waits for somebody who never comes fails instead of hanging.
+    `patience_seconds` are real: a test that waits for a task that never comes fails instead of hanging.
     """
 
     def __init__(self, start: datetime = datetime(2030, 1, 1, tzinfo=UTC), patience_seconds: float = 10.0) -> None:
@@ -151,7 +151,7 @@ class FakeClock:
         return FakeDeadline(self, seconds, tag)
 
     def waiting(self, tag: str | None = None) -> list[Timer]:
-        """Which sleeps and deadlines run now, soonest first; under one tag, or all."""
+        """Return the running sleeps and deadlines, soonest first; under one tag, or all."""
         timers = [timer for timer in self._timers if tag in (None, timer.tag) and not timer._future.done()]
         return sorted(timers, key=lambda timer: timer.due)
 
@@ -177,7 +177,7 @@ class FakeClock:
         await self._settle()
 
     async def until_waiting(self, tag: str, count: int = 1) -> None:
-        """Wait, in real time, until so many tasks sleep under the tag."""
+        """Wait, in real time, until this many tasks sleep under the tag."""
         await self._until(lambda: len(self.waiting(tag)) >= count, f"{count} waiting at {tag!r}")
 
     async def fire(self, tag: str) -> None:

@@ -1,7 +1,7 @@
-"""What Anthropic's Messages API refuses, as far as a client of it can get it wrong: the rules of `FakeAnthropic`.
+"""The request rules of `FakeAnthropic`: what Anthropic's Messages API refuses, as far as a client can get it wrong.
 
-Each rule gives the sentence the real server answers with, or None. They look at requests as JSON, and know nothing of
-how those were made.
+Each rule returns the sentence of the real server, or None. The rules check requests as JSON, and do not depend on the
+code that built them.
 """
 
 from __future__ import annotations

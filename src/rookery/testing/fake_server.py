@@ -43,7 +43,7 @@ _AUTH_HEADERS = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
 
 
 class Fault(StrEnum):
-    """What happens to the connection once `after_bytes` of the body are out."""
+    """The fault of the connection once `after_bytes` of the body are sent."""
 
     RESET = "reset"  # TCP reset
     CUT = "cut"  # closed in the middle of the answer: HTTP itself is incomplete
@@ -155,17 +155,17 @@ class FakeServer:
 
     @property
     def remaining(self) -> int:
-        """Scenarios nobody has asked for yet."""
+        """Return the number of scenarios that were not used yet."""
         return len(self._queue)
 
     async def received(self, count: int = 1) -> None:
-        """Wait until so many requests have arrived in total."""
+        """Wait until this many requests have arrived in total."""
         async with self._arrived:
             await self._arrived.wait_for(lambda: len(self.requests) >= count)
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[str]:
-        """Serve on a free port of the loopback interface; gives the base URL. All connections end with the block."""
+        """Serve on a free port of the loopback interface; yields the base URL. All connections end with the block."""
         async with serve(self._serve_connection) as port:
             yield f"http://127.0.0.1:{port}"
 
@@ -250,7 +250,7 @@ def _recorded(method: str, path: str, *, query: str, headers: Iterable[tuple[str
 
 
 def _parsed(raw: bytes) -> Json:
-    """The body as JSON; None when it is none. Validators see `raw` too."""
+    """Return the body as JSON; None if it is not JSON. Validators see `raw` too."""
     try:
         return msgspec.json.decode(raw)
     except msgspec.DecodeError:

@@ -28,7 +28,7 @@ class Head:
 
 
 class _Reader(asyncio.StreamReader):
-    """A reader that tells at once when the peer is gone, without anybody reading from it."""
+    """A reader that notices immediately when the peer is gone, even if no task reads from it."""
 
     def __init__(self) -> None:
         super().__init__(limit=MAX_HEAD_BYTES)
@@ -53,7 +53,7 @@ class Connection:
         self._chunked = False
 
     async def read_request(self) -> Head | None:
-        """The next request, or None when the client has no more."""
+        """Return the next request, or None if the client has no more."""
         try:
             text = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1")
             request_line, *lines = text.rstrip("\r\n").split("\r\n")
@@ -109,7 +109,7 @@ class Connection:
 async def serve(handle: Callable[[Connection], Awaitable[None]]) -> AsyncIterator[int]:
     """Listen on a free loopback port; `handle` gets every connection. Leaving the block ends all of them.
 
-    What a handler raised is raised here in the end: a test must not pass because only its server failed.
+    Exceptions of a handler are raised here at the end: a test must not pass because only its server failed.
     """
     tasks: set[asyncio.Task[None]] = set()
     failures: list[BaseException] = []
