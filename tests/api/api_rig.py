@@ -29,7 +29,7 @@ from rookery.store.people import tokens, users
 from rookery.store.people.passwords import Passwords
 from rookery.store.people.users import User, UserDraft
 from rookery.store.settings import settings as stored_settings
-from rookery.worker import titles as worker_titles
+from rookery.worker import short_texts as worker_titles
 from rookery.worker.config import WorkerConfig
 from rookery.workspaces.drivers.protocol import Driver
 

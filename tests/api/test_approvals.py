@@ -16,7 +16,7 @@ from rookery.domain.chat.approvals import Offers
 from rookery.domain.chat.messages import NewMessage, Role
 from rookery.domain.chat.parts import ToolCall
 from rookery.store import machine
-from rookery.store.chats import approvals
+from rookery.store.chats import approval_rules
 from rookery.store.machine import ChatSpec, Question, Tx
 from tests.api.api_rig import ApiRig, Person
 from tests.api.chat_rig import CHATS, ChatRig, fields
@@ -134,7 +134,7 @@ async def test_open_questions_are_counted_with_the_age_of_the_oldest(chat_rig: C
     await asking(chat_rig, "3")
     await answer(chat_rig, first, yes("1", always="chat"), no("2"))
     async with chat_rig.rig.replica.database.api.acquire() as conn:
-        found = await approvals.count_open(conn)
+        found = await approval_rules.count_open(conn)
 
     assert found.count == 1
     assert 0 <= found.oldest_seconds < 3600

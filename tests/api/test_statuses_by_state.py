@@ -23,7 +23,7 @@ from rookery.store.models import usage
 from rookery.store.models.spending import SpendSettings, write_spend_settings
 from rookery.store.models.usage import CallStatus, KeySource
 from rookery.store.settings import locked
-from rookery.worker.titles import NoTitle
+from rookery.worker.short_texts import NoTitle
 from tests.api.api_rig import PASSWORD, Person
 from tests.api.chat_rig import CALL_ID, CHATS, ChatRig, text
 from tests.api.more_servers import KEY, open_door

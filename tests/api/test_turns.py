@@ -18,7 +18,7 @@ from rookery.models.connect import Connector
 from rookery.store.chats import shares
 from rookery.store.chats.shares import SharingSettings
 from rookery.testing.clock import FakeClock
-from rookery.worker.titles import ShortTexts
+from rookery.worker.short_texts import ShortTexts
 from tests.api.api_rig import ApiRig, Person
 from tests.api.chat_rig import CHATS, ChatRig, fields, said, text
 from tests.api.more_servers import open_door

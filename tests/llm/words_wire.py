@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from rookery.llm import error_bodies, errors
-from rookery.llm.last_request import Past
+from rookery.llm.encoded_requests import EncodedRequest
 from rookery.llm.types import (
     Call,
     CallWarning,
@@ -32,7 +32,7 @@ class WordsFormat:
         self.wire: Wire = wire
         self._warnings = warnings
 
-    def build(self, call: Call, past: Past | None = None) -> Request:
+    def build(self, call: Call, past: EncodedRequest | None = None) -> Request:
         body: dict[str, Any] = {
             "drop_stale_thinking": call.drop_stale_thinking,
             "plain_history": call.plain_history,

@@ -18,7 +18,7 @@ from rookery.domain.content import search_query
 from rookery.runtime.clock import SystemClock
 from rookery.store import machine
 from rookery.store.authorized.store import Store
-from rookery.store.chats import chat_reads, chats, labels, pins
+from rookery.store.chats import chat_reads, chat_rows, labels, pins
 from rookery.store.chats.diffs import DiffStatus
 from rookery.store.db.hints import Hint, WatchHint, WatchKind
 from rookery.stream.watch import MAX_PENDING, WatchHub
@@ -241,7 +241,7 @@ async def test_title_of_a_chat_with_many_labels_is_told(rig: Rig) -> None:
     chat_id = await rig.chat("one")
     async with rig.pool.acquire() as conn:
         await labels.set_labels(conn, chat_id, labels={f"key{n:02}".ljust(64, "k"): "v" * 256 for n in range(50)})
-        await chats.write_title(conn, chat_id, title="New")
+        await chat_rows.write_title(conn, chat_id, title="New")
     watcher = rig.site.watch(rig.chats.user)
     await watcher.until("ready")
 

@@ -25,7 +25,7 @@ from rookery.worker.config import WorkerConfig
 from rookery.worker.effects import PushKind
 from tests.eventually import until
 from tests.store.machine.machine_rig import FAILED, assistant, call, calling
-from tests.worker.titles_rig import LONG, TitlesRig, open_desk, saying
+from tests.worker.short_texts_rig import LONG, TitlesRig, open_desk, saying
 
 
 @pytest.fixture

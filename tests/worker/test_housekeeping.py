@@ -85,7 +85,7 @@ class House:
         )
 
     async def age(self, chat_id: ChatId, at: datetime = OLD) -> None:
-        """Past the triggers, which keep such times as they are."""
+        """EncodedRequest the triggers, which keep such times as they are."""
         await self._past.execute("UPDATE chats SET created_at = $2, updated_at = $2 WHERE id = $1", chat_id, at)
         await self._past.execute("UPDATE chat_messages SET created_at = $2 WHERE chat_id = $1", chat_id, at)
 

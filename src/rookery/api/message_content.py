@@ -22,7 +22,7 @@ from rookery.domain.content import prompt_text, uploads
 from rookery.domain.content.attachments import StoredFile
 from rookery.store.chats.files import FileInfo, Origin
 from rookery.tools import registry
-from rookery.worker.titles import pasted_text
+from rookery.worker.short_texts import pasted_text
 
 MAX_PARTS = 100
 MAX_TITLE_CHARS = 200

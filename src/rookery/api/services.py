@@ -23,7 +23,7 @@ from rookery.store.people.logins import Logins
 from rookery.store.people.passwords import Passwords
 from rookery.stream.service import Streams
 from rookery.telemetry.http_stats import HttpStats
-from rookery.worker.titles import ShortTexts, Titling
+from rookery.worker.short_texts import ShortTexts, Titling
 from rookery.workspaces.loops import WorkspaceRuntime
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rookery.settings.settings import Settings, private_paths
-from rookery.workspaces import agent_bundle, networks
+from rookery.workspaces import agent_bundle, network_levels
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.protocol import Driver
 from rookery.workspaces.drivers.sandbox_check import LocalConfig
@@ -20,7 +20,7 @@ def local_config(settings: Settings) -> LocalConfig:
         uid=settings.drivers_local_uid,
         uid_range=settings.drivers_local_uid_range,
         cgroup=settings.drivers_local_cgroup,
-        network_max=networks.read(settings.drivers_local_network_max),
+        network_max=network_levels.read(settings.drivers_local_network_max),
         net_allow_private=settings.net_allow_private,
         own_ports=own_ports(settings),
         tmp_mb=settings.drivers_local_tmp_mb,

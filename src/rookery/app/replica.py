@@ -51,7 +51,7 @@ from rookery.telemetry.loop_lag import LagMonitor
 from rookery.telemetry.redaction import SecretRegistry
 from rookery.tools.step_tools import Toolbox
 from rookery.worker.config import WorkerConfig
-from rookery.worker.titles import ShortTexts
+from rookery.worker.short_texts import ShortTexts
 from rookery.worker.worker import Worker, WorkerServices
 from rookery.workspaces.drivers.protocol import Driver
 from rookery.workspaces.loops import WorkspaceRuntime

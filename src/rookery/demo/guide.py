@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from rookery.demo import texts
+from rookery.demo import short_texts
 from rookery.demo.requests import Request, field_of, make_tour, plan_for, system_text, understand
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.prompt_parts import Prompt, PromptCall, PromptResult
@@ -70,7 +70,7 @@ NOT_UNDERSTOOD = (
 def guide(call: Call) -> Sequence[Step]:
     """Return the next step of the turn: calls while there are rounds left, then a report of their results."""
     if not call.tools and call.format is not None:
-        return (Say(json.dumps(texts.make_object(call.format.schema, last_user_text(call.prompt)))),)
+        return (Say(json.dumps(short_texts.make_object(call.format.schema, last_user_text(call.prompt)))),)
     if call.purpose is Purpose.COMPACTION:
         return (Say(_summary(call.prompt)),)
     results = results_since_user(call.prompt)

@@ -16,7 +16,7 @@ from msgspec import Raw
 
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.prompt_parts import Prompt, PromptMessage
-from rookery.llm.last_request import Past
+from rookery.llm.encoded_requests import EncodedRequest
 from rookery.llm.types import Call, CallWarning
 
 FP_BYTES = 16
@@ -132,7 +132,7 @@ class Pieces:
         self._hash = mark.hash.copy()
 
 
-def pieces_of(past: Past, call: Call, seed: bytes, *, key: object) -> Pieces:
+def pieces_of(past: EncodedRequest, call: Call, seed: bytes, *, key: object) -> Pieces:
     """Return the pieces written for the last request if they can be continued, and store them in the past again."""
     variant = (call.plain_history,)
     pieces: Pieces | None = past.written.pop(variant, None)

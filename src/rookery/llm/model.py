@@ -18,9 +18,9 @@ from rookery.domain.chat import tool_call_pairing
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText
 from rookery.llm import error_bodies, errors
+from rookery.llm.encoded_requests import EncodedRequests
 from rookery.llm.errors import TransportError
 from rookery.llm.http import HttpClient, HttpStream
-from rookery.llm.last_request import Pasts
 from rookery.llm.replay_memory import Key, ReplayMemory
 from rookery.llm.response_stream import Answer, AnswerReader, has_words, joined, media_type
 from rookery.llm.stats import ModelStats, NoStats
@@ -91,7 +91,7 @@ class WireModel:
         new_id: Callable[[], UUID] = uuid4,
         stats: ModelStats | None = None,
         memory: ReplayMemory | None = None,
-        pasts: Pasts | None = None,
+        pasts: EncodedRequests | None = None,
     ) -> None:
         self.provider_id = provider_id
         self.provider_type = provider_type
@@ -108,7 +108,7 @@ class WireModel:
         self._new_id = new_id
         self._stats = stats or NoStats()
         self._memory = ReplayMemory() if memory is None else memory
-        self._pasts = Pasts() if pasts is None else pasts
+        self._pasts = EncodedRequests() if pasts is None else pasts
         self._secrets = _known_secrets(auth, extra_headers)
 
     def __repr__(self) -> str:

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from rookery.llm.encoded_requests import EncodedRequest
 from rookery.llm.error_bodies import Hide, by_look
-from rookery.llm.last_request import Past
 from rookery.llm.types import Call, CallWarning, StreamPart, Wire
 
 
@@ -73,7 +73,7 @@ class WireFormat(Protocol):
 
     wire: Wire
 
-    def build(self, call: Call, past: Past | None = None) -> Request:
+    def build(self, call: Call, past: EncodedRequest | None = None) -> Request:
         """Build the request. `past` is of this wire and chat; without it the bytes are the same, but take longer."""
         ...
 

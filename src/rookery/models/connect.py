@@ -20,8 +20,8 @@ from rookery.domain.models.options import DEFAULT_MAX_OUTPUT_TOKENS, ProviderTyp
 from rookery.llm import efforts
 from rookery.llm.anthropic.wire import AnthropicFormat
 from rookery.llm.completions.wire import CompletionsFormat
+from rookery.llm.encoded_requests import EncodedRequests
 from rookery.llm.http import CONNECT_SECONDS, HttpClients
-from rookery.llm.last_request import Pasts
 from rookery.llm.model import Auth, WireModel
 from rookery.llm.replay_memory import ReplayMemory
 from rookery.llm.responses.wire import ResponsesFormat, wire_of
@@ -122,7 +122,7 @@ class Connector:
         self._stats = stats or NoStats()
         self._tokens_per_second = tokens_per_second
         self._memory = ReplayMemory(clock=self._clock)
-        self._pasts = Pasts(clock=self._clock)
+        self._pasts = EncodedRequests(clock=self._clock)
         self._reports = Reports(self._clients, clock=self._clock)
         self._bridge_clients: BridgeClients | None = None
         self.scripts = scripts or default_scripts()

@@ -18,7 +18,7 @@ from rookery.tools import template_ranking
 from rookery.tools.step_workspace import Refused, make_tool, step_of
 from rookery.tools.template_ranking import Facts
 from rookery.workspaces import manifest as manifests
-from rookery.workspaces import networks
+from rookery.workspaces import network_levels
 from rookery.workspaces.manifest import Parameter, Preset
 
 log = get_logger("tools.templates")
@@ -97,7 +97,7 @@ async def read_template(ctx: ToolContext, given: ReadTemplate) -> ToolOutput:
                 "display_name": manifest.display_name,
                 "description": prompt_text.clean(manifest.description),
                 "network": (network := yard.service.granted_network(manifest)),
-                "reaches": networks.WORDS[network],
+                "reaches": network_levels.WORDS[network],
                 "hosts": list(manifest.sandbox.hosts) if network == "hosts" else [],
                 "readme": _readme(template.readme),
             }

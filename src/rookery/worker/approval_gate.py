@@ -22,7 +22,7 @@ from rookery.domain.chat.tool_calls import OpenCall
 from rookery.loop import step_rows, tool_input
 from rookery.loop.tool import ToolSet
 from rookery.runtime.time_slices import in_pieces
-from rookery.store.chats import approvals as stored_approvals
+from rookery.store.chats import approval_rules as stored_approvals
 from rookery.store.chats.step_reads import Step
 
 

@@ -30,7 +30,7 @@ from rookery.models.call_stats import CallStats
 from rookery.models.connect import Connector
 from rookery.models.directory import Directory
 from rookery.runtime.clock import Clock
-from rookery.store.chats import chats
+from rookery.store.chats import chat_rows
 from rookery.store.chats.step_reads import ChatMeta, LoadedHistory
 from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.db.hints import ConfigHint, WatchKind
@@ -40,7 +40,7 @@ from rookery.telemetry.log import get_logger
 from rookery.titles import generate
 from rookery.worker.background_tasks import BackgroundTasks
 from rookery.worker.config import WorkerConfig
-from rookery.worker.titles import SUMMARY_TOTAL_SECONDS, ShortTexts, Titling, watch_hint
+from rookery.worker.short_texts import SUMMARY_TOTAL_SECONDS, ShortTexts, Titling, watch_hint
 
 log = get_logger("worker.effects")
 
@@ -129,7 +129,7 @@ class Effects:
             if not is_promoted and (report := report_of(history)) is not None:
                 self._start(lambda: self._set_summary(chat, report), "report", self._write_seconds)
             return
-        if meta.title_tries < chats.MAX_TITLE_TRIES:
+        if meta.title_tries < chat_rows.MAX_TITLE_TRIES:
             self.titling.start_again(chat, title=meta.title)
         if is_promoted:
             self._clear_label(chat)
@@ -209,7 +209,7 @@ class Effects:
         """Return whether a text about this outcome could still be shown; checked before a model is paid for one."""
         try:
             async with self._pool.acquire() as conn:
-                return await chats.is_seen(conn, chat.id, seen_history_version=chat.history_version)
+                return await chat_rows.is_seen(conn, chat.id, seen_history_version=chat.history_version)
         except DATABASE_ERRORS:
             return True
 
@@ -221,7 +221,7 @@ class Effects:
         """Set the label. Return whether this outcome is still the chat's last."""
 
         async def write(conn: Connection) -> bool:
-            return await chats.write_turn_summary(
+            return await chat_rows.write_turn_summary(
                 conn, chat.id, summary=label, seen_history_version=chat.history_version
             )
 
@@ -229,7 +229,9 @@ class Effects:
 
     async def _set_summary(self, chat: Chat, summary: str) -> bool:
         async def write(conn: Connection) -> bool:
-            return await chats.write_summary(conn, chat.id, summary=summary, seen_history_version=chat.history_version)
+            return await chat_rows.write_summary(
+                conn, chat.id, summary=summary, seen_history_version=chat.history_version
+            )
 
         return await self._written(chat, write)
 

@@ -22,7 +22,7 @@ from rookery.domain.chat.chat import Chat
 from rookery.domain.chat.errors import ChatError, InvariantViolation
 from rookery.runtime.clock import Clock
 from rookery.store.authorized.store import Store
-from rookery.store.chats import approvals, auto_archive, search
+from rookery.store.chats import approval_rules, auto_archive, search
 from rookery.store.chats.auto_archive import DueFamily
 from rookery.store.db import job_runs
 from rookery.store.db.database_errors import DATABASE_ERRORS
@@ -319,7 +319,7 @@ class CapacityGauges:
         async with self._pool.acquire() as conn:
             limits = (await chats.read_chat_settings(conn)).limits
             counts = await count_pools(conn, limits=limits)
-            questions = await approvals.count_open(conn)
+            questions = await approval_rules.count_open(conn)
         for pool, found in counts.items():
             self._stats.agents_active[pool] = found.active
             self._stats.agents_queued[pool] = found.queued

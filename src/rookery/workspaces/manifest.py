@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from rookery.workspaces import manifest_checks, networks, parameter_values
+from rookery.workspaces import manifest_checks, network_levels, parameter_values
 from rookery.workspaces.drivers.protocol import Limits, Sandbox
 from rookery.workspaces.parameter_values import ParameterType, Value
 from rookery.workspaces.template_problems import Problem, TemplateInvalid
@@ -110,7 +110,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def decode(stored: Mapping[str, Any]) -> Manifest:
     """Decode the stored JSON of a manifest."""
-    return msgspec.convert(networks.with_new_names(stored), Manifest)
+    return msgspec.convert(network_levels.with_new_names(stored), Manifest)
 
 
 def encode(manifest: Manifest) -> str:
@@ -257,7 +257,7 @@ class _Reading:
             return Sandbox()
         made = Sandbox(
             enabled=table.take("enabled", manifest_checks.boolean, True),
-            network=table.take("network", networks.read, networks.DEFAULT),
+            network=table.take("network", network_levels.read, network_levels.DEFAULT),
             hosts=tuple(dict.fromkeys(table.take("hosts", manifest_checks.list_of(manifest_checks.host), ()))),
             nested=table.take("nested", manifest_checks.boolean, True),
             ro_binds=table.take("ro_binds", manifest_checks.list_of(manifest_checks.bind), ()),
@@ -269,7 +269,7 @@ class _Reading:
         return made
 
     def _check_network(self, table: _Table, sandbox: Sandbox, driver: DriverName) -> None:
-        if driver != "local" and sandbox.network in networks.BY_PROXY:
+        if driver != "local" and sandbox.network in network_levels.BY_PROXY:
             message = f'The driver {driver} has no proxy. Choose "host" ({SSH_HOST}) or "none", or the driver local.'
             table.wrong("network", message)
         elif sandbox.network != "hosts":

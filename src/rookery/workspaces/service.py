@@ -28,11 +28,11 @@ from rookery.store.workspaces.requests import Draft, Requested, StartPlan
 from rookery.store.workspaces.templates import Push, Revision, Template, TemplateNotFound
 from rookery.store.workspaces.workspaces import SETTLED, Status, Workspace
 from rookery.workspaces import manifest as manifests
-from rookery.workspaces import networks, shared_folders, templates
+from rookery.workspaces import network_levels, shared_folders, templates
 from rookery.workspaces import parameters as workspace_parameters
 from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.manifest import Manifest
-from rookery.workspaces.networks import Network
+from rookery.workspaces.network_levels import Network
 from rookery.workspaces.services import WorkspaceServices
 from rookery.workspaces.template_problems import ParametersInvalid, Problem
 
@@ -56,7 +56,7 @@ class Workspaces:
     def granted_network(self, manifest: Manifest) -> Network:
         """Return the network that workspaces of a template get here, which may be less than it requests."""
         asked, driver = manifest.sandbox.network, self._parts.drivers.get(manifest.driver)
-        return networks.lowered(asked, driver.network_max) if isinstance(driver, LocalDriver) else asked
+        return network_levels.lowered(asked, driver.network_max) if isinstance(driver, LocalDriver) else asked
 
     async def request_create(
         self,

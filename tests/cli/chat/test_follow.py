@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rookery.cli.admin.run.screen import Screen
+from rookery.cli.admin.run.terminal_output import Screen
 from rookery.cli.chat.follow import Follower, figures
 from rookery.cli.output import Output
 from rookery.client import AsyncRookery, Change

@@ -10,7 +10,7 @@ import pytest
 
 from rookery.domain.chat.errors import ChatNotFound, InvalidInput
 from rookery.domain.chat.messages import ChatId
-from rookery.store.chats import chats, labels
+from rookery.store.chats import chat_rows, labels
 from tests.store.builders import World, open_world
 
 
@@ -21,7 +21,7 @@ async def world(database_url: str) -> AsyncIterator[World]:
 
 
 async def stored(world: World, chat_id: ChatId) -> dict[str, str]:
-    chat = await chats.find_chat(world.conn, chat_id)
+    chat = await chat_rows.find_chat(world.conn, chat_id)
     assert chat is not None
     return chat.labels
 

@@ -15,7 +15,7 @@ from rookery.domain.chat import parts
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import ChatId, MessageId
 from rookery.domain.content.search_query import Archived, ChatQuery, Source
-from rookery.store.chats import chat_list, chats, search
+from rookery.store.chats import chat_list, chat_rows, search
 from rookery.store.chats.chat_list import Wanted
 from tests.store.builders import World, open_world
 
@@ -247,12 +247,12 @@ async def test_the_sweep_moves_no_version(world: World) -> None:
     chat = await world.chat(await world.user())
     await world.message(chat)
     before = await world.versions(chat)
-    before_at = await chats.find_chat(world.conn, chat)
+    before_at = await chat_rows.find_chat(world.conn, chat)
 
     assert await search.sweep(world.conn) == 1
 
     assert await world.versions(chat) == before
-    assert await chats.find_chat(world.conn, chat) == before_at
+    assert await chat_rows.find_chat(world.conn, chat) == before_at
 
 
 async def test_a_long_message_is_found_by_its_beginning(world: World) -> None:

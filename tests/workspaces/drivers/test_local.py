@@ -23,7 +23,7 @@ from rookery.workspaces.drivers.local import LocalDriver
 from rookery.workspaces.drivers.protocol import DriverError, DriverUnavailable, Limits, Sandbox, Script, WorkspaceSpec
 from rookery.workspaces.drivers.sandbox_check import bounded, how_to_allow_namespaces
 from rookery.workspaces.drivers.workspace_users import DEFAULT_RANGE
-from rookery.workspaces.networks import Network
+from rookery.workspaces.network_levels import Network
 from tests.eventually import until
 from tests.programs import requires
 from tests.workspaces.drivers.driver_rig import known_machine, local_driver, processes_like, run, spec

@@ -21,7 +21,7 @@ from rookery.workspaces.agent_messages import StartProcess
 from rookery.workspaces.drivers import ssh
 from rookery.workspaces.drivers.protocol import DriverError, Sandbox, Script, WorkspaceSpec
 from rookery.workspaces.drivers.ssh import SshDriver
-from rookery.workspaces.drivers.ssh_host import Facts
+from rookery.workspaces.drivers.ssh_connection import Facts
 from rookery.workspaces.errors import AgentUnreachable
 from tests.eventually import until
 from tests.workspaces import python_versions

@@ -21,7 +21,7 @@ from rookery.api.request_context import Caller, CallerDep
 from rookery.api.routes import Items, Routes, answer, nothing
 from rookery.api.services import ApiServices
 from rookery.domain.models.options import ProviderType
-from rookery.models import probe
+from rookery.models import provider_check
 from rookery.runtime.secret_str import SecretStr as StoredKey
 from rookery.store.models.providers import MAX_KEY_BYTES, Provider, ProviderDraft, ProviderPatch
 
@@ -162,7 +162,7 @@ def router(parts: ApiServices) -> APIRouter:
         The provider charges for this call.
         """
         await _present(caller, provider)
-        tried = await probe.try_provider(
+        tried = await provider_check.try_provider(
             provider,
             user_id=caller.user.id,
             directory=parts.directory,
@@ -183,8 +183,8 @@ def router(parts: ApiServices) -> APIRouter:
         """List the ids of the models that the provider offers."""
         await _present(caller, provider)
         try:
-            found = await probe.upstream_models(provider, directory=parts.directory, connector=parts.connector)
-        except probe.NoList as error:
+            found = await provider_check.upstream_models(provider, directory=parts.directory, connector=parts.connector)
+        except provider_check.NoList as error:
             raise ApiError(502, "upstream_failed", str(error)) from None
         return answer(Items(tuple(UpstreamModel(each) for each in found)))
 

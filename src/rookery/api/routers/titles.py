@@ -25,7 +25,7 @@ from rookery.runtime.clock import DeadlineExceeded
 from rookery.store.authorized.chat_changes import Titled
 from rookery.store.chats.chat_views import ChatView
 from rookery.titles.generate import TITLE_INPUT
-from rookery.worker.titles import NoTitle
+from rookery.worker.short_texts import NoTitle
 
 # From each end of the chat.
 MESSAGES_READ = 50

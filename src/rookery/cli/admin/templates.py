@@ -19,7 +19,7 @@ from rookery.store.people.errors import AccessError
 from rookery.store.workspaces import templates
 from rookery.store.workspaces.templates import Template, TemplatePatch
 from rookery.workspaces import manifest as manifests
-from rookery.workspaces import networks, shared_folders
+from rookery.workspaces import network_levels, shared_folders
 from rookery.workspaces import templates as folders
 from rookery.workspaces.manifest import Manifest
 from rookery.workspaces.service import as_push
@@ -128,7 +128,7 @@ async def _log(conn: Connection, action: str, name: str) -> None:
 def _network_for(settings: Settings, manifest: Manifest) -> str | None:
     """Return the network of workspaces if it is less than their template asks for."""
     asked, most = manifest.sandbox.network, drivers.local_config(settings).network_max
-    granted = asked if manifest.driver != "local" else networks.lowered(asked, most)
+    granted = asked if manifest.driver != "local" else network_levels.lowered(asked, most)
     return granted if granted != asked else None
 
 

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.cli.admin.run.screen import Screen
+from rookery.cli.admin.run.terminal_output import Screen
 from rookery.cli.chat import approvals, follow, questions
 from rookery.cli.chat.errors import Refused
 from rookery.cli.chat.follow import Follower, Interrupts, Leaving

@@ -16,7 +16,7 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.cli.admin.run.screen import Screen, Style
+from rookery.cli.admin.run.terminal_output import Screen, Style
 from rookery.cli.admin.run.transcript_printer import TranscriptPrinter
 from rookery.cli.chat import approvals
 from rookery.cli.output import Output

@@ -17,7 +17,7 @@ from msgspec import Raw
 from rookery.domain.chat.messages import Role
 from rookery.domain.chat.prompt_parts import Prompt, PromptMessage, PromptText
 from rookery.llm.anthropic.blocks import Block, Kind, blocks_of
-from rookery.llm.last_request import Past
+from rookery.llm.encoded_requests import EncodedRequest
 from rookery.llm.wire import PromptInvalid
 
 Json: TypeAlias = dict[str, Any]
@@ -86,7 +86,7 @@ def build(
     mark: Mapping[str, str],
     plain: bool = False,
     keep_thinking: bool = True,
-    past: Past | None = None,
+    past: EncodedRequest | None = None,
 ) -> Sent:
     """Return the system blocks and messages. `seed` is the rest of the prefix: the model and the tools.
 

@@ -14,7 +14,7 @@ import msgspec
 from rookery.domain.chat.messages import Effort
 from rookery.llm import efforts
 from rookery.llm.anthropic import messages
-from rookery.llm.last_request import Past
+from rookery.llm.encoded_requests import EncodedRequest
 from rookery.llm.types import Call, CallWarning, Capabilities, Tool, WebSearch
 from rookery.llm.wire import Request
 
@@ -54,7 +54,7 @@ class AnthropicOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     user_hash: str | None = None
 
 
-def build(model: str, caps: Capabilities, call: Call, *, version: str, path: str, past: Past) -> Request:
+def build(model: str, caps: Capabilities, call: Call, *, version: str, path: str, past: EncodedRequest) -> Request:
     """Build the request. Pure: the same call gives the same bytes, whatever the past.
 
     Raise `PromptInvalid` if the prompt breaks the rules of this wire.
@@ -176,7 +176,7 @@ def _messages(
     tools: list[Json],
     thinking: Json | None,
     notes: _Notes,
-    past: Past,
+    past: EncodedRequest,
 ) -> tuple[messages.Sent, Json | None, bool]:
     """Return the messages, the `thinking` field, and whether stale thinking is dropped, by the provider or here.
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from rookery.llm.anthropic import request
 from rookery.llm.anthropic.request import NEW_VERSION, OLD_VERSION, AnthropicOptions
 from rookery.llm.anthropic.stream import AnthropicFold
-from rookery.llm.last_request import Past
+from rookery.llm.encoded_requests import EncodedRequest
 from rookery.llm.types import Call, Capabilities, Wire
 from rookery.llm.wire import Request
 
@@ -45,9 +45,11 @@ class AnthropicFormat:
         # Gateways are often configured with the `/v1` that OpenAI's clients want.
         self._path = "/messages" if urlsplit(base_url).path.rstrip("/").endswith("/v1") else "/v1/messages"
 
-    def build(self, call: Call, past: Past | None = None) -> Request:
+    def build(self, call: Call, past: EncodedRequest | None = None) -> Request:
         """Build the request. Raise `PromptInvalid` if the prompt breaks the rules of this wire."""
-        return request.build(self._model, self._caps, call, version=self._version, path=self._path, past=past or Past())
+        return request.build(
+            self._model, self._caps, call, version=self._version, path=self._path, past=past or EncodedRequest()
+        )
 
     def fold(self, call: Call) -> AnthropicFold:
         return AnthropicFold(self._provider)

@@ -16,8 +16,8 @@ from rookery.domain.chat.messages import Effort
 from rookery.llm import efforts
 from rookery.llm.completions import messages
 from rookery.llm.completions.options import CompletionsOptions, Dialect
+from rookery.llm.encoded_requests import EncodedRequest
 from rookery.llm.history_bytes import pieces_of
-from rookery.llm.last_request import Past
 from rookery.llm.types import Call, CallWarning, Capabilities, Tool
 from rookery.llm.wire import Request
 
@@ -34,13 +34,13 @@ def build(
     caps: Capabilities,
     options: CompletionsOptions,
     headers: Mapping[str, str],
-    past: Past | None = None,
+    past: EncodedRequest | None = None,
 ) -> Request:
     """Build the request of this call. Pure: the same call gives the same bytes, whatever the past."""
     warnings: list[CallWarning] = []
     tools = _tools(call.tools, dialect, options=options)
     replay = options.replay_reasoning
-    pieces = pieces_of(past or Past(), call, _seed(model, tools), key=(dialect, caps, replay))
+    pieces = pieces_of(past or EncodedRequest(), call, _seed(model, tools), key=(dialect, caps, replay))
     messages.write(call, pieces, dialect, caps=caps, replay=replay)
     body: dict[str, Json] = {"model": model, "stream": True}
     if options.include_usage:

@@ -12,7 +12,7 @@ from typing import Final
 from rookery.llm.completions import request
 from rookery.llm.completions.options import CompletionsOptions, dialect_of
 from rookery.llm.completions.stream import CompletionsFold
-from rookery.llm.last_request import Past
+from rookery.llm.encoded_requests import EncodedRequest
 from rookery.llm.types import Call, Capabilities, Wire
 from rookery.llm.wire import Request
 
@@ -45,7 +45,7 @@ class CompletionsFormat:
         self._dialect = dialect_of(provider_type, caps, base_url=base_url)
         self._headers = _account_headers(organization, project)
 
-    def build(self, call: Call, past: Past | None = None) -> Request:
+    def build(self, call: Call, past: EncodedRequest | None = None) -> Request:
         """Build the request. Raise `PromptInvalid` if calls and results of the prompt do not pair up."""
         options = _options(call)
         return request.build(

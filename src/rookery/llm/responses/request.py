@@ -29,8 +29,8 @@ from rookery.domain.chat.prompt_parts import (
     PromptText,
 )
 from rookery.llm import efforts
+from rookery.llm.encoded_requests import EncodedRequest
 from rookery.llm.history_bytes import Pieces, last_of, pieces_of
-from rookery.llm.last_request import Past
 from rookery.llm.types import Call, CallWarning, Capabilities, Tool, WebSearch
 from rookery.llm.wire import PromptInvalid, Request
 
@@ -70,7 +70,7 @@ class ResponsesOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     top_logprobs: int | None = None
 
 
-def build(model: str, caps: Capabilities, call: Call, *, headers: Mapping[str, str], past: Past) -> Request:
+def build(model: str, caps: Capabilities, call: Call, *, headers: Mapping[str, str], past: EncodedRequest) -> Request:
     """Build the request. Pure: the same call gives the same bytes, whatever the past. Raise `PromptInvalid` if calls
     and outputs of the prompt do not pair up."""
     fields, warnings = _settings(model, caps, call)

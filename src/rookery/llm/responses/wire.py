@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from rookery.llm.last_request import Past
+from rookery.llm.encoded_requests import EncodedRequest
 from rookery.llm.responses import request
 from rookery.llm.responses.request import ResponsesOptions
 from rookery.llm.responses.stream import ResponsesFold
@@ -52,9 +52,9 @@ class ResponsesFormat:
         self._provider = provider
         self._headers = _account_headers(organization, project)
 
-    def build(self, call: Call, past: Past | None = None) -> Request:
+    def build(self, call: Call, past: EncodedRequest | None = None) -> Request:
         """Build the request. Raise `PromptInvalid` if calls and outputs of the prompt do not pair up."""
-        return request.build(self._model, self._caps, call, headers=self._headers, past=past or Past())
+        return request.build(self._model, self._caps, call, headers=self._headers, past=past or EncodedRequest())
 
     def fold(self, call: Call) -> ResponsesFold:
         return ResponsesFold(self._provider)

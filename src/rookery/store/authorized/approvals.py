@@ -16,7 +16,8 @@ from rookery.domain.chat.messages import ChatId, Message
 from rookery.runtime.time_slices import in_pieces
 from rookery.store import machine
 from rookery.store.authorized.rights import Grant, How, Part, Via, authz
-from rookery.store.chats import approvals, stream_reads
+from rookery.store.chats import approval_rules as chats_approval_rules
+from rookery.store.chats import stream_reads
 from rookery.store.db.hints import ConfigHint
 from rookery.store.machine import Tx
 from rookery.store.people import preferences
@@ -48,15 +49,15 @@ class Approvals(Part):
 
     async def _remember(self, at: Grant, tx: Tx, answer: Answer, call: stream_reads.PendingCall) -> None:
         try:
-            if not (await approvals.read_settings(at.conn)).allow_always:
+            if not (await chats_approval_rules.read_settings(at.conn)).allow_always:
                 raise Disabled("Administrators want each call to be asked about. Answer without `always`.")
             args = parts.json_value(call.args)
             offered = call.offers or Offers()
             rule = await in_pieces(approval_rules.remembering(answer, call.tool_name, args, offered))
             if answer.always is Scope.CHAT:
-                await approvals.add_rule(at.conn, tx.chat.root_chat_id or tx.chat.id, rule)
+                await chats_approval_rules.add_rule(at.conn, tx.chat.root_chat_id or tx.chat.id, rule)
             else:
-                await approvals.add_user_rule(at.conn, at.user_id, rule)
+                await chats_approval_rules.add_user_rule(at.conn, at.user_id, rule)
                 at.tell(ConfigHint(kind="user_prompt", id=str(at.user_id)))
         except msgspec.ValidationError:
             raise tx.bundle.refuse(InvalidInput("answers.always", UNREADABLE)) from None
@@ -67,7 +68,7 @@ class Approvals(Part):
     async def list_rules(self, at: Grant, chat_id: ChatId) -> tuple[Rule, ...]:
         """Return the rules of the chat's family."""
         try:
-            return await approvals.list_rules(at.conn, await _root(at, chat_id))
+            return await chats_approval_rules.list_rules(at.conn, await _root(at, chat_id))
         except msgspec.ValidationError:
             raise InvalidInput("rules", UNREADABLE) from None
 
@@ -77,7 +78,7 @@ class Approvals(Part):
         root_id = await _root(at, chat_id)
         if root_id != chat_id:
             raise ChatNotRoot(chat_id, root_id)
-        if await approvals.write_rules(at.conn, root_id, rules):
+        if await chats_approval_rules.write_rules(at.conn, root_id, rules):
             event = Event(
                 action="chat.approval_rules",
                 resource_type=Resource.CHAT,
@@ -85,7 +86,7 @@ class Approvals(Part):
                 diff={"rules": CHANGED},
             )
             await at.log(event)
-        return await approvals.list_rules(at.conn, root_id)
+        return await chats_approval_rules.list_rules(at.conn, root_id)
 
 
 async def _root(at: Grant, chat_id: ChatId) -> UUID:

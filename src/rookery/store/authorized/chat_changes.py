@@ -33,9 +33,9 @@ from rookery.domain.chat.states import State
 from rookery.domain.chat.tool_calls import SubmittedResult
 from rookery.domain.chat.transitions import BusyBehavior
 from rookery.store import machine
-from rookery.store.authorized import file_copies
+from rookery.store.authorized import shared_file_copies
 from rookery.store.authorized.rights import Grant, How, Part, Via, authorized_by, authz
-from rookery.store.chats import chat_reads, chat_views, chats, messages
+from rookery.store.chats import chat_reads, chat_rows, chat_views, messages
 from rookery.store.chats.chat_views import ChatView
 from rookery.store.db import idempotency
 from rookery.store.db.hints import WatchKind
@@ -172,7 +172,7 @@ class Turns(Part):
         await _check_model(at, spec.model_config_id)
         if spec.workspace_id is not None:
             await workspaces.check_own(at.conn, spec.workspace_id, at.user_id)
-        copies = await file_copies.copy_foreign_files(at, None, *(message.content for message in spec.messages))
+        copies = await shared_file_copies.copy_foreign_files(at, None, *(message.content for message in spec.messages))
         own = [msgspec.structs.replace(each, content=copies.put_into(each.content)) for each in spec.messages]
         made = await machine.create_chat(at.bundle, msgspec.structs.replace(spec, messages=tuple(own)))
         await copies.log(at, made.chat.id)
@@ -242,7 +242,7 @@ class Turns(Part):
         choose: Choose | None,
     ) -> SentTo:
         _check_author(at, message.created_by)
-        copies = await file_copies.copy_foreign_files(at, chat_id, message.content)
+        copies = await shared_file_copies.copy_foreign_files(at, chat_id, message.content)
         message = msgspec.structs.replace(message, content=copies.put_into(message.content))
         tx = await at.bundle.open(chat_id)
         if choose is not None:
@@ -296,7 +296,7 @@ class Turns(Part):
         """Edit a message. `choose` chooses the model, under the lock, from the message's former model and the chat's
         last.
         """
-        copies = await file_copies.copy_foreign_files(at, chat_id, content)
+        copies = await shared_file_copies.copy_foreign_files(at, chat_id, content)
         tx = await at.bundle.open(chat_id)
         if choose is not None:
             original = await at.conn.fetchval(MODEL_OF, chat_id, message_id) if is_id(message_id) else None
@@ -368,7 +368,7 @@ class Turns(Part):
     @authz(Resource.CHAT, Action.DRIVE, via=Via.CHAT, how=How.WRITE)
     async def write_title(self, at: Grant, chat_id: ChatId, title: str, *, seen_title: str) -> bool:
         """Set a generated title, unless the title has changed meanwhile. No version moves."""
-        if title == seen_title or not await chats.write_title(at.conn, chat_id, title=title, seen_title=seen_title):
+        if title == seen_title or not await chat_rows.write_title(at.conn, chat_id, title=title, seen_title=seen_title):
             return False
         at.tell_watchers(chat_id, WatchKind.TITLE_CHANGE)
         return True
@@ -417,7 +417,7 @@ class Turns(Part):
         reasoning_effort: Effort | UnsetType | None = UNSET,
     ) -> QueuedMessage:
         """Change the given fields; without content it stays as it is. An effort of None is a change, too."""
-        copies = await file_copies.copy_foreign_files(at, chat_id, content or ())
+        copies = await shared_file_copies.copy_foreign_files(at, chat_id, content or ())
         tx = await at.bundle.open(chat_id)
         _require_queue(tx, queued_id)
         said = content if content is not None else await _queued_content(tx, queued_id)

@@ -9,13 +9,13 @@ import asyncpg
 from rookery.domain.access.rights import Actor, Role, UserActor
 from rookery.runtime.clock import Clock
 from rookery.store.authorized import rights
+from rookery.store.authorized.accounts import Accesses, Sessions, Tokens, Users
 from rookery.store.authorized.approvals import Approvals
 from rookery.store.authorized.chat_changes import Turns
 from rookery.store.authorized.chats import Chats
 from rookery.store.authorized.files import Files
-from rookery.store.authorized.mcp_servers import McpServers
+from rookery.store.authorized.mcp_consents import McpServers
 from rookery.store.authorized.messages import Messages
-from rookery.store.authorized.people import Accesses, Sessions, Tokens, Users
 from rookery.store.authorized.reports import Reports
 from rookery.store.authorized.rights import Context
 from rookery.store.authorized.settings import Models, Preferences, ProviderKeys, Providers, Settings

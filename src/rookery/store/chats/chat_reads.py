@@ -21,7 +21,7 @@ from rookery.domain.access.rights import Actor, ChatFacts, Relation, Role, Syste
 from rookery.domain.chat.messages import ChatId, MessageId
 from rookery.domain.chat.states import Status
 from rookery.store import machine
-from rookery.store.chats import chats, diffs, read_cursors, shares, stream_reads
+from rookery.store.chats import chat_rows, diffs, read_cursors, shares, stream_reads
 from rookery.store.chats.chat_views import Action, ChatFile, ChatView, ContextState, ContextUsage, action, chat_error
 from rookery.store.chats.diffs import DiffStatus
 from rookery.store.db.pool import Connection
@@ -62,7 +62,7 @@ _CHILD_ASKS = """
 # The newest answer decides what is unread, and how full the context is; the newest row decides what is asked. One
 # descent of an index for each (messages_role, messages_live), however long the chat is.
 _VIEWS = f"""
-    SELECT members.id, members.root_id, members.message_id, {chats.COLUMNS}, p.pin_order, u.username, u.name,
+    SELECT members.id, members.root_id, members.message_id, {chat_rows.COLUMNS}, p.pin_order, u.username, u.name,
            (c.owner_id = {{viewer}} OR {shares.SHARED_WITH.format(user="{viewer}")}),
            coalesce(newest.id > coalesce(r.last_read_message_id, 0), false),
            {shares.ENABLED} AND EXISTS (SELECT FROM chat_shares s WHERE s.chat_id = coalesce(c.root_chat_id, c.id)),
@@ -87,7 +87,7 @@ _VIEWS = f"""
      ORDER BY members.place, members.id <> members.root_id, c.created_at, c.id
 """
 VIEWS = _VIEWS.format(viewer="$1", more="")
-_SUMMARY = slice(3, 3 + len(chats.ChatSummary.__struct_fields__))
+_SUMMARY = slice(3, 3 + len(chat_rows.ChatSummary.__struct_fields__))
 _FACTS = slice(_SUMMARY.stop, _SUMMARY.stop + 8)
 _CONTEXT = slice(_FACTS.stop, _FACTS.stop + 4)
 _GIT = slice(_CONTEXT.stop, _CONTEXT.stop + len(DiffStatus.__struct_fields__))
@@ -200,7 +200,7 @@ def _with_children(seen: Seen, children: Sequence[ChatView]) -> Seen:
 
 
 def _seen(values: Sequence[Any], *, actor: Actor) -> Seen:
-    chat = chats.from_values(values[_SUMMARY])
+    chat = chat_rows.from_values(values[_SUMMARY])
     username, name, is_reader, has_unread, shared, context_tokens, context_limit, needs_user = values[_FACTS]
     view = ChatView(
         id=chat.id,

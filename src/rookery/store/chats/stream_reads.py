@@ -20,7 +20,7 @@ from rookery.domain.chat.messages import MAX_ID, ChatId, MessageId, QueuedMessag
 from rookery.domain.chat.parts import ContentError, ToolCall
 from rookery.domain.chat.prompt import PromptRow
 from rookery.domain.chat.tool_calls import CallRow, OpenCall
-from rookery.store.chats import approvals, chat_delta, messages
+from rookery.store.chats import approval_rules, chat_delta, messages
 from rookery.store.chats.messages import WINDOW_MAX_BYTES
 from rookery.store.db.hints import ChatHint
 from rookery.store.db.pool import Connection
@@ -203,8 +203,8 @@ async def list_pending_calls(conn: Connection, chat_id: ChatId) -> tuple[Pending
     """
     records = await conn.fetch(open_calls.TURN_CALLS, chat_id)
     opened = tool_calls.open_calls(CallRow(*record) for record in records)
-    if offers := await approvals.list_offers(conn, chat_id):
-        asked: dict[OpenCall, Offers | None] = {**approvals.select_asked(opened, offers, chat_id=chat_id)}
+    if offers := await approval_rules.list_offers(conn, chat_id):
+        asked: dict[OpenCall, Offers | None] = {**approval_rules.select_asked(opened, offers, chat_id=chat_id)}
     else:
         names = {record[0] for record in await conn.fetch(DECLARED_TOOLS, chat_id)}
         asked = dict.fromkeys(tool_calls.select_dynamic(opened, names))

@@ -15,7 +15,7 @@ from rookery.domain.chat.messages import Effort, Message, NewMessage
 from rookery.domain.chat.states import State
 from rookery.domain.chat.tool_calls import CloseReason
 from rookery.domain.chat.transitions import Transition
-from rookery.store.chats import chats as stored_chats
+from rookery.store.chats import chat_rows as stored_chats
 from rookery.store.chats import labels as stored_labels
 from rookery.store.machine import message_rows, settlement
 from rookery.store.machine.bundle import CHAT_COLUMNS, Bundle

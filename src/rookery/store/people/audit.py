@@ -15,7 +15,7 @@ import asyncpg
 import msgspec
 
 from rookery.domain.access.rights import Actor, OwnerActor, SystemActor, SystemName, UserActor
-from rookery.store.chats import chats
+from rookery.store.chats import chat_rows
 from rookery.store.db import page_cursors
 from rookery.store.db.pool import Connection
 
@@ -275,9 +275,9 @@ def _storable(value: object) -> object:
     """Return the value with U+FFFD for characters that no column holds: users type them, and the log must not fail."""
     match value:
         case str():
-            return chats.storable(value)
+            return chat_rows.storable(value)
         case dict():
-            return {chats.storable(str(key)): _storable(item) for key, item in value.items()}
+            return {chat_rows.storable(str(key)): _storable(item) for key, item in value.items()}
         case list() | tuple():
             return [_storable(item) for item in value]
         case _:

@@ -16,7 +16,8 @@ from rookery.domain.chat.approvals import Rule, Rules
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import Effort
 from rookery.domain.content import prompt_text
-from rookery.store.chats import approvals, chats
+from rookery.store.chats import approval_rules as chats_approval_rules
+from rookery.store.chats import chat_rows
 from rookery.store.db.pool import Connection
 from rookery.store.models import config_lock
 from rookery.store.people.errors import Disabled
@@ -92,7 +93,7 @@ async def update(conn: Connection, user_id: UUID, *, patch: PreferencesPatch) ->
         before = await read(conn, user_id)
         after: dict[str, object] = {}
         if patch.custom_prompt is not UNSET:
-            text = chats.storable(patch.custom_prompt or "")
+            text = chat_rows.storable(patch.custom_prompt or "")
             after["custom_prompt"] = prompt_text.check_prompt(text, field="custom_prompt")
         if patch.context_auto_refresh is not UNSET:
             after["context_auto_refresh"] = bool(patch.context_auto_refresh)
@@ -101,7 +102,7 @@ async def update(conn: Connection, user_id: UUID, *, patch: PreferencesPatch) ->
         if patch.compaction_thresholds is not UNSET:
             after["compaction_thresholds"] = await _thresholds(conn, before, patch.compaction_thresholds)
         if patch.approval_rules is not UNSET:
-            after["approval_rules"] = approvals.checked(patch.approval_rules or (), field="approval_rules")
+            after["approval_rules"] = chats_approval_rules.checked(patch.approval_rules or (), field="approval_rules")
         if patch.display is not UNSET:
             after["display"] = _display(before.display, patch.display)
         has_changed = False
@@ -167,7 +168,7 @@ def _merged(before: object, change: object) -> object:
         return _storable(change)
     kept: dict[str, object] = dict(before) if isinstance(before, Mapping) else {}
     for name, value in change.items():
-        key = chats.storable(name)
+        key = chat_rows.storable(name)
         if value is None:
             kept.pop(key, None)
         else:
@@ -178,9 +179,9 @@ def _merged(before: object, change: object) -> object:
 def _storable(value: object) -> object:
     match value:
         case str():
-            return chats.storable(value)
+            return chat_rows.storable(value)
         case Mapping():
-            return {chats.storable(str(key)): _storable(item) for key, item in value.items()}
+            return {chat_rows.storable(str(key)): _storable(item) for key, item in value.items()}
         case list() | tuple():
             return [_storable(item) for item in value]
         case int() if abs(value) > MAX_NUMBER:

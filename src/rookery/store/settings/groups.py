@@ -17,8 +17,8 @@ from msgspec import Struct
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import Effort
 from rookery.domain.content import prompt_text
-from rookery.store.chats import approvals, chats, shares
-from rookery.store.chats.approvals import ApprovalSettings
+from rookery.store.chats import approval_rules, chat_rows, shares
+from rookery.store.chats.approval_rules import ApprovalSettings
 from rookery.store.chats.shares import SharingSettings
 from rookery.store.db.pool import Connection
 from rookery.store.models import model_configs, providers, spending
@@ -86,7 +86,7 @@ CHATS = _all_public(chat_settings.SETTING, ChatSettings)
 SHARING = _all_public(shares.SETTING, SharingSettings)
 SPEND = _all_public(spending.SETTING, SpendSettings)
 WORKSPACES = _all_public(workspaces.SETTING, WorkspaceSettings)
-APPROVALS = _all_public(approvals.SETTING, ApprovalSettings)
+APPROVALS = _all_public(approval_rules.SETTING, ApprovalSettings)
 AUDIT = Group(audit.SETTING, AuditSettings)
 
 GROUPS: Mapping[str, Group] = {
@@ -130,9 +130,9 @@ def changed(group: Group, current: Struct, change: Mapping[str, object]) -> Stru
         if isinstance(values[key], int) and values[key] > MAX_NUMBER:
             raise InvalidInput(key, f"The number must be at most {MAX_NUMBER}.")
         if group is APPROVALS and key == "rules":
-            values[key] = approvals.checked(values[key])
+            values[key] = approval_rules.checked(values[key])
         if group is PROMPTS and isinstance(values[key], str):
-            values[key] = prompt_text.check_prompt(chats.storable(values[key]), field=key)
+            values[key] = prompt_text.check_prompt(chat_rows.storable(values[key]), field=key)
     return msgspec.structs.replace(current, **values)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from rookery.runtime.address_guard import Guard
-from rookery.workspaces import networks
+from rookery.workspaces import network_levels
 from rookery.workspaces.drivers import agent_health, launch, sandbox_check, sandboxes, workspace_directory
 from rookery.workspaces.drivers.agent_socket import HeldSocket
 from rookery.workspaces.drivers.launcher import archives, bwrap_arguments, cgroups, directory_setup, process_identity
@@ -35,7 +35,7 @@ from rookery.workspaces.drivers.sandbox_check import LocalConfig, Machine
 from rookery.workspaces.drivers.workspace_directory import Inside, Layout
 from rookery.workspaces.egress.policy import Policy
 from rookery.workspaces.egress.sockets import EgressSockets
-from rookery.workspaces.networks import BY_PROXY, Network
+from rookery.workspaces.network_levels import BY_PROXY, Network
 
 ANSWER_SECONDS = 120.0
 ATTEMPT_SECONDS = 5.0
@@ -251,12 +251,12 @@ class LocalDriver:
     def _network(self, ws: WorkspaceSpec, found: Machine, log: Log) -> Network:
         """Return the network that the template requests, capped by the settings."""
         asked, most = ws.sandbox.network, self._config.network_max
-        network = networks.lowered(asked, most)
+        network = network_levels.lowered(asked, most)
         if found.bwrap is None:
             return "host"  # nothing is confined, and the proxy's port would be on the machine itself
         if network != asked:
             log(f"The template asks for the network {asked}; drivers.local.network_max allows {most}.")
-        log(f"The workspace reaches {networks.WORDS[network]}.")
+        log(f"The workspace reaches {network_levels.WORDS[network]}.")
         return network
 
     async def _user(self, place: Layout, plan: Plan) -> int | None:

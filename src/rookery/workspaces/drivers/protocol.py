@@ -11,8 +11,8 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from rookery.workspaces import networks
-from rookery.workspaces.networks import Network
+from rookery.workspaces import network_levels
+from rookery.workspaces.network_levels import Network
 
 MAX_MESSAGE_CHARS = 4000
 
@@ -85,7 +85,7 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
     """The manifest's `[sandbox]`. Binds are absolute paths of the host, and have the same path inside."""
 
     enabled: bool = True  # ssh only: a local workspace is always confined
-    network: Network = networks.DEFAULT
+    network: Network = network_levels.DEFAULT
     hosts: tuple[str, ...] = ()  # with `hosts`: the hosts that may be reached
     nested: bool = True
     ro_binds: tuple[str, ...] = ()

@@ -21,7 +21,7 @@ from rookery.workspaces.drivers.launcher import archives, cgroups
 from rookery.workspaces.drivers.launcher.plan import Plan
 from rookery.workspaces.drivers.protocol import DriverError, DriverUnavailable, Limits
 from rookery.workspaces.drivers.workspace_users import DEFAULT_RANGE, Users
-from rookery.workspaces.networks import Network
+from rookery.workspaces.network_levels import Network
 
 USUAL_PYTHON = "/usr/bin/python3"
 OLDEST_PYTHON = (3, 9)

@@ -20,9 +20,9 @@ from rookery.workspaces.drivers import agent_health, workspace_directory
 from rookery.workspaces.drivers.launcher import bwrap_arguments, process_identity
 from rookery.workspaces.drivers.launcher.plan import Plan
 from rookery.workspaces.drivers.protocol import DriverError, Endpoint, Log, Probe, Ssh, WorkspaceSpec
-from rookery.workspaces.drivers.ssh_host import Done, Facts, Host, name_of
+from rookery.workspaces.drivers.ssh_connection import Done, Facts, Host, name_of
 from rookery.workspaces.drivers.workspace_directory import Inside
-from rookery.workspaces.networks import BY_PROXY
+from rookery.workspaces.network_levels import BY_PROXY
 
 ANSWER_SECONDS = 120.0
 ATTEMPT_SECONDS = 5.0

@@ -11,9 +11,9 @@ from uuid import uuid4
 import pytest
 
 from rookery.cli.admin.input import Refused
-from rookery.cli.admin.run import screen as run_screen
+from rookery.cli.admin.run import terminal_output as run_screen
 from rookery.cli.admin.run.request import MAX_PROMPT_BYTES, Request, read_request
-from rookery.cli.admin.run.screen import Screen, Style
+from rookery.cli.admin.run.terminal_output import Screen, Style
 from rookery.cli.admin.run.transcript_printer import TranscriptPrinter
 from rookery.cli.exit_codes import Exit
 from rookery.cli.output import Output

@@ -12,7 +12,7 @@ from uuid import uuid4
 import msgspec
 
 from rookery.app.replica import Replica
-from rookery.cli.admin.run.screen import Screen
+from rookery.cli.admin.run.terminal_output import Screen
 from rookery.cli.admin.run.transcript_printer import TranscriptPrinter
 from rookery.domain.chat.chat import Chat, RetryState
 from rookery.domain.chat.errors import TransitionNotAllowed

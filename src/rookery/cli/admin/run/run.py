@@ -23,7 +23,7 @@ from rookery.cli.admin.run import models, workspace
 from rookery.cli.admin.run.follow import AT_REST, PAGE, Follower, Stop
 from rookery.cli.admin.run.models import Named
 from rookery.cli.admin.run.request import Request
-from rookery.cli.admin.run.screen import Screen
+from rookery.cli.admin.run.terminal_output import Screen
 from rookery.cli.admin.run.workspace import WorkspaceBoot
 from rookery.cli.exit_codes import Exit
 from rookery.cli.output import Output, OutputClosed
@@ -38,7 +38,7 @@ from rookery.models.secrets import KeyRing
 from rookery.runtime.clock import Clock, SystemClock
 from rookery.settings.settings import Settings
 from rookery.store import machine
-from rookery.store.chats import chats, messages
+from rookery.store.chats import chat_rows, messages
 from rookery.store.db.embedded.data_dir import prepare_data_dir
 from rookery.store.db.pool import Database
 from rookery.store.machine import Bundle, ChatSpec
@@ -298,7 +298,7 @@ class Run:
 
     async def _go_on(self, chat_id: ChatId, found: list[Named], operator_id: UUID) -> Started:
         async with self._database.api.acquire() as conn:
-            existing = await chats.find_chat(conn, chat_id)
+            existing = await chat_rows.find_chat(conn, chat_id)
             spent = (await usage.family_cost(conn, chat_id)).total
         if existing is None:
             raise Refused(f"There is no chat {chat_id}.")

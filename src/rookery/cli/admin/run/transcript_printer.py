@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 from msgspec import UNSET, Raw
 
-from rookery.cli.admin.run.screen import Style
+from rookery.cli.admin.run.terminal_output import Style
 from rookery.domain.chat import parts
 from rookery.domain.chat.chat import RetryState
 from rookery.domain.chat.messages import Message, Role

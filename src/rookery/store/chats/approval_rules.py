@@ -16,12 +16,12 @@ from rookery.domain.chat.approvals import MAX_RULES, UNREADABLE, Default, Offers
 from rookery.domain.chat.errors import InvalidInput
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.tool_calls import OpenCall
-from rookery.store.chats import chats
+from rookery.store.chats import chat_rows
 from rookery.store.db.pool import Connection
 from rookery.store.settings import settings
 from rookery.telemetry.log import get_logger
 
-log = get_logger("store.chats.approvals")
+log = get_logger("store.chats.approval_rules")
 
 SETTING = "approvals"
 OF_USER = "approval_rules"
@@ -154,8 +154,10 @@ def checked(rules: Iterable[Rule], *, field: str = "rules", known: Collection[Ru
 
 
 def _storable(rule: Rule) -> Rule:
-    match = {chats.storable(path): chats.storable(pattern) for path, pattern in rule.match.items()}
-    return Rule(tool=chats.storable(rule.tool), action=rule.action, match=match, reason=chats.storable(rule.reason))
+    match = {chat_rows.storable(path): chat_rows.storable(pattern) for path, pattern in rule.match.items()}
+    return Rule(
+        tool=chat_rows.storable(rule.tool), action=rule.action, match=match, reason=chat_rows.storable(rule.reason)
+    )
 
 
 async def list_offers(conn: Connection, chat_id: ChatId) -> dict[UUID, Offers]:

@@ -10,8 +10,8 @@ import pytest
 from rookery.app import drivers
 from rookery.settings.settings import Settings, load
 from rookery.settings.values import Address
-from rookery.workspaces import networks
-from rookery.workspaces.networks import NETWORKS
+from rookery.workspaces import network_levels
+from rookery.workspaces.network_levels import NETWORKS
 
 
 def settings(flags: dict[str, str] | None = None) -> Settings:
@@ -19,7 +19,7 @@ def settings(flags: dict[str, str] | None = None) -> Settings:
 
 
 def test_names_are_read_and_old_ones_too() -> None:
-    assert [networks.read(name) for name in ("none", "hosts", "public", "host", "proxy", "full")] == [
+    assert [network_levels.read(name) for name in ("none", "hosts", "public", "host", "proxy", "full")] == [
         *("none", "hosts", "public", "host", "hosts", "host")
     ]
 
@@ -27,13 +27,13 @@ def test_names_are_read_and_old_ones_too() -> None:
 @pytest.mark.parametrize("raw", ["", "Host", "host ", "all", "*", None, True, 1, ["host"], {"host": 1}, "host\0"])
 def test_everything_else_is_refused_with_what_there_is(raw: Any) -> None:
     with pytest.raises(ValueError, match="one of none, hosts, public, host"):
-        networks.read(raw)
+        network_levels.read(raw)
 
 
 def test_nobody_gets_more_than_is_asked_for_or_allowed() -> None:
     for asked in NETWORKS:
         for most in NETWORKS:
-            granted = networks.lowered(asked, most)
+            granted = network_levels.lowered(asked, most)
             assert NETWORKS.index(granted) == min(NETWORKS.index(asked), NETWORKS.index(most))
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from rookery.domain.chat.messages import ChatId
 from rookery.domain.chat.states import State
-from rookery.store.chats import chats, pins
-from rookery.store.chats.chats import ChatSummary
+from rookery.store.chats import chat_rows, pins
+from rookery.store.chats.chat_rows import ChatSummary
 from tests.store.builders import OPEN, World, open_world
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -24,13 +24,13 @@ async def world(database_url: str) -> AsyncIterator[World]:
 
 
 async def load(world: World, chat_id: ChatId) -> ChatSummary:
-    chat = await chats.find_chat(world.conn, chat_id)
+    chat = await chat_rows.find_chat(world.conn, chat_id)
     assert chat is not None
     return chat
 
 
 def test_columns_are_the_fields_of_a_summary_in_order() -> None:
-    assert f"{chats.COLUMNS}, c.pin_order" == ", ".join(f"c.{name}" for name in ChatSummary.__struct_fields__)
+    assert f"{chat_rows.COLUMNS}, c.pin_order" == ", ".join(f"c.{name}" for name in ChatSummary.__struct_fields__)
 
 
 async def test_a_chat_is_found_with_its_metadata(world: World) -> None:
@@ -46,7 +46,7 @@ async def test_a_chat_is_found_with_its_metadata(world: World) -> None:
 
 
 async def test_a_missing_chat_is_none(world: World) -> None:
-    assert await chats.find_chat(world.conn, ChatId(uuid4())) is None
+    assert await chat_rows.find_chat(world.conn, ChatId(uuid4())) is None
 
 
 async def test_the_pin_is_the_viewers(world: World) -> None:
@@ -54,8 +54,8 @@ async def test_the_pin_is_the_viewers(world: World) -> None:
     chat = await world.chat(user)
     await pins.pin(world.conn, chat, user_id=other)
 
-    theirs = await chats.find_chat(world.conn, chat, viewer_id=other)
-    mine = await chats.find_chat(world.conn, chat, viewer_id=user)
+    theirs = await chat_rows.find_chat(world.conn, chat, viewer_id=other)
+    mine = await chat_rows.find_chat(world.conn, chat, viewer_id=user)
 
     assert theirs is not None
     assert mine is not None
@@ -67,7 +67,7 @@ async def test_a_title_is_written_while_the_chat_is_as_it_was_seen(world: World)
     await world.message(chat)
     seen = (await load(world, chat)).history_version
 
-    written = await chats.write_title(
+    written = await chat_rows.write_title(
         world.conn, chat, title="Generated", seen_title="First words", seen_history_version=seen
     )
 
@@ -77,9 +77,9 @@ async def test_a_title_is_written_while_the_chat_is_as_it_was_seen(world: World)
 
 async def test_a_generated_title_never_overwrites_a_persons(world: World) -> None:
     chat = await world.chat(await world.user(), "First words")
-    assert await chats.write_title(world.conn, chat, title="Mine")
+    assert await chat_rows.write_title(world.conn, chat, title="Mine")
 
-    assert not await chats.write_title(world.conn, chat, title="Generated", seen_title="First words")
+    assert not await chat_rows.write_title(world.conn, chat, title="Generated", seen_title="First words")
 
     assert (await load(world, chat)).title == "Mine"
 
@@ -90,9 +90,9 @@ async def test_texts_about_an_older_history_are_dropped(world: World) -> None:
     seen = (await load(world, chat)).history_version
     await world.message(chat)
 
-    assert not await chats.write_title(world.conn, chat, title="New", seen_history_version=seen)
-    assert not await chats.write_summary(world.conn, chat, summary="New", seen_history_version=seen)
-    assert not await chats.write_turn_summary(world.conn, chat, summary="New", seen_history_version=seen)
+    assert not await chat_rows.write_title(world.conn, chat, title="New", seen_history_version=seen)
+    assert not await chat_rows.write_summary(world.conn, chat, summary="New", seen_history_version=seen)
+    assert not await chat_rows.write_turn_summary(world.conn, chat, summary="New", seen_history_version=seen)
 
     loaded = await load(world, chat)
     assert (loaded.title, loaded.summary, loaded.last_turn_summary) == ("Title", None, None)
@@ -101,15 +101,15 @@ async def test_texts_about_an_older_history_are_dropped(world: World) -> None:
 async def test_texts_about_a_missing_chat_are_dropped(world: World) -> None:
     nowhere = ChatId(uuid4())
 
-    assert not await chats.write_title(world.conn, nowhere, title="New")
-    assert not await chats.write_summary(world.conn, nowhere, summary="New", seen_history_version=0)
-    assert not await chats.write_turn_summary(world.conn, nowhere, summary="New", seen_history_version=0)
+    assert not await chat_rows.write_title(world.conn, nowhere, title="New")
+    assert not await chat_rows.write_summary(world.conn, nowhere, summary="New", seen_history_version=0)
+    assert not await chat_rows.write_turn_summary(world.conn, nowhere, summary="New", seen_history_version=0)
 
 
 async def test_a_summary_is_written_with_its_time(world: World) -> None:
     chat = await world.chat(await world.user())
 
-    assert await chats.write_summary(world.conn, chat, summary="What was done.", seen_history_version=0)
+    assert await chat_rows.write_summary(world.conn, chat, summary="What was done.", seen_history_version=0)
 
     loaded = await load(world, chat)
     assert loaded.summary == "What was done."
@@ -119,10 +119,10 @@ async def test_a_summary_is_written_with_its_time(world: World) -> None:
 @pytest.mark.parametrize("blank", [None, "", "  \n\t"])
 async def test_a_blank_turn_summary_clears_it(world: World, blank: str | None) -> None:
     chat = await world.chat(await world.user())
-    assert await chats.write_turn_summary(world.conn, chat, summary=" Tests pass ", seen_history_version=0)
+    assert await chat_rows.write_turn_summary(world.conn, chat, summary=" Tests pass ", seen_history_version=0)
     assert (await load(world, chat)).last_turn_summary == "Tests pass"
 
-    assert await chats.write_turn_summary(world.conn, chat, summary=blank, seen_history_version=0)
+    assert await chat_rows.write_turn_summary(world.conn, chat, summary=blank, seen_history_version=0)
 
     assert (await load(world, chat)).last_turn_summary is None
 
@@ -130,9 +130,9 @@ async def test_a_blank_turn_summary_clears_it(world: World, blank: str | None) -
 async def test_texts_that_cannot_be_stored_are_repaired(world: World) -> None:
     chat = await world.chat(await world.user())
 
-    await chats.write_title(world.conn, chat, title="nul\0 half \ud83d")
-    await chats.write_summary(world.conn, chat, summary="nul\0", seen_history_version=0)
-    await chats.write_turn_summary(world.conn, chat, summary="\udc00", seen_history_version=0)
+    await chat_rows.write_title(world.conn, chat, title="nul\0 half \ud83d")
+    await chat_rows.write_summary(world.conn, chat, summary="nul\0", seen_history_version=0)
+    await chat_rows.write_turn_summary(world.conn, chat, summary="\udc00", seen_history_version=0)
 
     loaded = await load(world, chat)
     assert (loaded.title, loaded.summary, loaded.last_turn_summary) == ("nul\ufffd half \ufffd", "nul\ufffd", "\ufffd")
@@ -142,10 +142,10 @@ async def test_texts_move_the_meta_version_and_keep_the_chats_place(world: World
     chat = await world.chat(await world.user(), updated_at=NOON)
     before = await world.versions(chat)
 
-    await chats.write_title(world.conn, chat, title="New")
-    await chats.write_title(world.conn, chat, title="New")
-    await chats.write_summary(world.conn, chat, summary="New", seen_history_version=0)
-    await chats.write_turn_summary(world.conn, chat, summary="New", seen_history_version=0)
+    await chat_rows.write_title(world.conn, chat, title="New")
+    await chat_rows.write_title(world.conn, chat, title="New")
+    await chat_rows.write_summary(world.conn, chat, summary="New", seen_history_version=0)
+    await chat_rows.write_turn_summary(world.conn, chat, summary="New", seen_history_version=0)
 
     assert await world.versions(chat) == before | {"meta_version": before["meta_version"] + 3}
     assert (await load(world, chat)).updated_at == NOON

@@ -32,7 +32,7 @@ from rookery.models.call_stats import CallStats
 from rookery.models.connect import Connector, Origin, make_call
 from rookery.models.directory import Directory
 from rookery.runtime.clock import Clock, Deadline
-from rookery.store.chats import chats, files
+from rookery.store.chats import chat_rows, files
 from rookery.store.chats import messages as stored_messages
 from rookery.store.db.database_errors import DATABASE_ERRORS
 from rookery.store.db.hints import WatchHint, WatchKind
@@ -48,7 +48,7 @@ from rookery.worker import billing
 from rookery.worker.background_tasks import BackgroundTasks
 from rookery.worker.prepare import Asked
 
-log = get_logger("worker.titles")
+log = get_logger("worker.short_texts")
 
 SETTING = "models"
 # The first message is among this many oldest rows.
@@ -350,10 +350,10 @@ class Titling:
             request = await read_title_text(conn, chat, first)
         if not request or not titles.is_fallback_title(title, request):
             async with self._pool.acquire() as conn:
-                await chats.end_title_tries(conn, chat.id)
+                await chat_rows.end_title_tries(conn, chat.id)
             return None
         async with self._pool.acquire() as conn:
-            if not await chats.begin_title_try(conn, chat.id, seen_title=title):
+            if not await chat_rows.begin_title_try(conn, chat.id, seen_title=title):
                 return None
         found = None
         try:
@@ -364,7 +364,7 @@ class Titling:
         if found is None or found == title:
             return None
         async with self._pool.acquire() as conn:
-            if not await chats.write_title(conn, chat.id, title=found, seen_title=title):
+            if not await chat_rows.write_title(conn, chat.id, title=found, seen_title=title):
                 return None
         self._publisher.publish([watch_hint(chat, WatchKind.TITLE_CHANGE)])
         return found
@@ -373,7 +373,7 @@ class Titling:
         """End the try, so that the next turn need not wait until it expires."""
         try:
             async with self._pool.acquire() as conn:
-                await chats.end_title_try(conn, chat.id)
+                await chat_rows.end_title_try(conn, chat.id)
         except DATABASE_ERRORS as error:
             log.debug("title_try_not_ended", chat_id=chat.id, error=str(error) or type(error).__name__)
 

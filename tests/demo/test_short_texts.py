@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.demo import texts
+from rookery.demo import short_texts
 from rookery.domain.chat import titles
 from rookery.llm.scripted import ScriptedModel
 from rookery.models.connect import default_scripts
@@ -74,4 +74,4 @@ async def test_summary_names_what_was_asked_and_how_the_last_answer_ended() -> N
 def test_summary_of_anything_keeps_to_its_bounds(turns: list[tuple[str, str]]) -> None:
     text = titles.transcript(turns, per_turn=generate.SUMMARY_PER_TURN, limit=generate.SUMMARY_INPUT)
 
-    assert titles.clean_summary(texts.summary(text)) is not None
+    assert titles.clean_summary(short_texts.summary(text)) is not None

@@ -20,7 +20,7 @@ from rookery.domain.chat.prompt_parts import Prompt, PromptCall, sum_sizes
 from rookery.domain.content.attachments import FileRules, ImageTooLarge, StoredFile
 from rookery.llm.anthropic.wire import AnthropicFormat
 from rookery.llm.completions.wire import CompletionsFormat, CompletionsOptions
-from rookery.llm.last_request import Past, Pasts
+from rookery.llm.encoded_requests import EncodedRequest, EncodedRequests
 from rookery.llm.responses.wire import ResponsesFormat
 from rookery.llm.types import Call, Capabilities, Thinking, Tool
 from rookery.llm.wire import PromptInvalid, Request, WireFormat
@@ -151,7 +151,7 @@ def ask(prompt_: Prompt, step: Step, name: str) -> Call:
     )
 
 
-def seen(wire: WireFormat, asked: Call, past: Past | None) -> tuple[Any, ...]:
+def seen(wire: WireFormat, asked: Call, past: EncodedRequest | None) -> tuple[Any, ...]:
     """Everything of a request that anybody sees, or why there is none."""
     try:
         request: Request = wire.build(asked, past)
@@ -173,7 +173,7 @@ def test_what_goes_on_from_the_last_request_is_what_would_have_been_made_anew(st
     rows: list[PromptRow] = [user(1, "Hello.")]
     number = 1
     builder: PromptBuilder | None = None
-    pasts = {name: Past() for name in WIRES}
+    pasts = {name: EncodedRequest() for name in WIRES}
     fps: list[bytes | None] = [None, b"?" * 16, None, None, None, None]
     for step in steps:
         del rows[max(1, len(rows) - step.cut) :]
@@ -210,7 +210,7 @@ def test_what_goes_on_from_the_last_request_is_what_would_have_been_made_anew(st
             assert kept == seen(wire, asked, None), name
             if len(kept) == 1:
                 # As the driver does: a request that could not be built leaves nothing to go on from.
-                pasts[name] = Past()
+                pasts[name] = EncodedRequest()
             else:
                 fps[2 + place] = kept[3]
 
@@ -236,7 +236,7 @@ def chat(turns: int) -> list[PromptRow]:
 
 @pytest.mark.parametrize("name", WIRES)
 def test_next_request_of_a_long_chat_is_new_only_at_its_end(name: str) -> None:
-    rows, past = chat(100), Past()
+    rows, past = chat(100), EncodedRequest()
     builder = PromptBuilder(WRITERS[CLAUDE], RULES)
 
     told = [grown(builder, rows[:-3]), grown(builder, rows)]
@@ -262,7 +262,7 @@ def grown(builder: PromptBuilder, rows: Sequence[PromptRow]) -> Prompt:
 
 
 def test_pasts_that_were_used_last_are_kept_within_their_room() -> None:
-    pasts = Pasts(max_bytes=250_000)
+    pasts = EncodedRequests(max_bytes=250_000)
     keys = [(f"chat {number}", UUID(int=number), "m") for number in range(5)]
     asked = Call(prompt=grown(PromptBuilder(WRITERS[CLAUDE], RULES), chat(100)))
 
@@ -279,7 +279,7 @@ def test_pasts_that_were_used_last_are_kept_within_their_room() -> None:
 
 
 def test_past_that_is_larger_than_all_room_is_not_kept() -> None:
-    pasts = Pasts(max_bytes=1000)
+    pasts = EncodedRequests(max_bytes=1000)
     key = ("chat", UUID(int=1), "m")
     past = pasts.take(key)
 

@@ -18,7 +18,7 @@ MAX_CACHE_BYTES = 64 * 1024 * 1024
 _BASE_BYTES = 2048
 
 
-class Past:
+class EncodedRequest:
     """The encoded pieces by variant of the request: plain or faithful, with or without thinking."""
 
     __slots__ = ("written",)
@@ -33,11 +33,11 @@ class Past:
         return _BASE_BYTES + written
 
 
-class Pasts:
+class EncodedRequests:
     """The pasts of all chats, one object per process. Keys are (chat, provider, model)."""
 
     def __init__(self, max_bytes: int = MAX_CACHE_BYTES, *, clock: Clock | None = None) -> None:
-        self.entries: Cache[Key, Past] = Cache(
+        self.entries: Cache[Key, EncodedRequest] = Cache(
             "requests", max_bytes=max_bytes, max_age_seconds=CHAT_SECONDS, clock=clock
         )
 
@@ -48,11 +48,11 @@ class Pasts:
     def size_bytes(self) -> int:
         return self.entries.size_bytes
 
-    def take(self, key: Key | None) -> Past:
+    def take(self, key: Key | None) -> EncodedRequest:
         """Take out the past of this chat; an empty one if there is none. The caller owns it from now on."""
-        return Past() if key is None else self.entries.take(key) or Past()
+        return EncodedRequest() if key is None else self.entries.take(key) or EncodedRequest()
 
-    def keep(self, key: Key | None, past: Past) -> None:
+    def keep(self, key: Key | None, past: EncodedRequest) -> None:
         """Store it for the next request."""
         if key is not None:
             self.entries.keep(key, past, size_bytes=past.size_bytes)

@@ -17,14 +17,14 @@ from rookery.domain.content.attachments import StoredFile
 from rookery.llm.scripted import Count, Fail, Say, Wait
 from rookery.llm.types import ErrorKind, Usage
 from rookery.store import machine
-from rookery.store.chats import chats, files
+from rookery.store.chats import chat_rows, files
 from rookery.store.chats.files import Origin
 from rookery.store.db.hints import WatchKind
 from rookery.store.models import usage
 from rookery.store.models.usage import CallStatus, Entry, KeySource
-from rookery.worker import titles as worker_titles
+from rookery.worker import short_texts as worker_titles
 from tests.store.machine.machine_rig import assistant
-from tests.worker.titles_rig import TitlesRig, open_desk, saying
+from tests.worker.short_texts_rig import TitlesRig, open_desk, saying
 
 REQUEST = "please fix the login test, it fails since Monday"
 FALLBACK = titles.fallback_title(REQUEST)
@@ -103,7 +103,7 @@ async def test_rename_during_generation_wins(rig: TitlesRig) -> None:
     await rig.clock.until_waiting("scripted-wait")
 
     async with rig.rig.pool.acquire() as conn:
-        await chats.write_title(conn, chat.id, title="From a person")
+        await chat_rows.write_title(conn, chat.id, title="From a person")
     await rig.clock.fire("scripted-wait")
     await rig.idle()
 
