@@ -51,7 +51,8 @@ def database_config(settings: Settings, url: str) -> DatabaseConfig:
 async def held_data_dir(settings: Settings, on_progress: Progress) -> AsyncIterator[DataDirLock]:
     """Lock the data directory for a server.
 
-    Another server is an error; a command is waited for, because it is short.
+    If another server holds the lock, raise `DataDirInUse`. If a command holds it, wait for up to `BUSY_SECONDS`:
+    commands are short.
     """
     lock = DataDirLock(prepare_data_dir(settings.data_dir), Use.STARTING)
     deadline, has_told = time.monotonic() + BUSY_SECONDS, False

@@ -1,7 +1,7 @@
 """The bridge from blocking code to the asynchronous client: coroutines run on an event loop in a separate thread.
 
-One implementation serves both kinds of programs, and a program that already runs an event loop may still block in
-another thread. Interrupting the wait (Ctrl-C) cancels the coroutine.
+The blocking client has no implementation of its own: it runs the methods of the asynchronous client. It works in
+programs that run an event loop too, if they call it from another thread. Ctrl-C cancels the running coroutine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _END = object()
 
 
 class Portal:
-    """A thread with an event loop, and the entry to it."""
+    """A thread that runs an event loop, and methods that run coroutines on it."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()

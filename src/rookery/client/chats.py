@@ -138,7 +138,7 @@ class AsyncChats:
         await self._http.send("DELETE", path("chats", chat_id))
 
     async def interrupt(self, chat_id: ChatRef, *, cascade: bool = True) -> Chat:
-        """Stop the running turn; the answer so far is kept. `cascade` stops running subagents too."""
+        """Stop the running turn and keep the answer so far. With `cascade`, also stop its running subagents."""
         return await self._http.write(Chat, "POST", path("chats", chat_id, "interrupt"), body={"cascade": cascade})
 
     async def retry(self, chat_id: ChatRef) -> Chat:
@@ -150,7 +150,7 @@ class AsyncChats:
         return await self._http.write(Chat, "POST", path("chats", chat_id, "compact"))
 
     async def reconcile(self, chat_id: ChatRef) -> Chat:
-        """Bring a chat out of an invalid state; it ends in error, with its queue kept."""
+        """Repair a chat whose stored state is invalid. It gets the status `error` and keeps its queued messages."""
         return await self._http.write(Chat, "POST", path("chats", chat_id, "reconcile-invalid"))
 
     async def cost(self, chat_id: ChatRef) -> Cost:

@@ -172,7 +172,7 @@ class StreamEnded(RookeryError):
 
 
 class LoggedOut(StreamEnded):
-    """Raised when the session or the token ended."""
+    """Raised when the stream was closed because the session or the token is no longer valid."""
 
 
 class AccessWithdrawn(StreamEnded):

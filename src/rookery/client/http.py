@@ -57,7 +57,7 @@ class Answer:
 
 
 class Http:
-    """Requests under `/api/v1` of one server, over a connection pool."""
+    """An HTTP client for the API of one server. It adds the base URL and the credentials, and pools connections."""
 
     def __init__(self, config: Config) -> None:
         self.config = config

@@ -253,7 +253,7 @@ class Chats:
         self._portal.run(self._inner.delete(chat_id))
 
     def interrupt(self, chat_id: ChatRef, *, cascade: bool = True) -> Chat:
-        """Stop the running turn; the answer so far is kept. `cascade` stops running subagents too."""
+        """Stop the running turn and keep the answer so far. With `cascade`, also stop its running subagents."""
         return self._portal.run(self._inner.interrupt(chat_id, cascade=cascade))
 
     def retry(self, chat_id: ChatRef) -> Chat:
@@ -265,7 +265,7 @@ class Chats:
         return self._portal.run(self._inner.compact(chat_id))
 
     def reconcile(self, chat_id: ChatRef) -> Chat:
-        """Bring a chat out of an invalid state; it ends in error, with its queue kept."""
+        """Repair a chat whose stored state is invalid. It gets the status `error` and keeps its queued messages."""
         return self._portal.run(self._inner.reconcile(chat_id))
 
     def cost(self, chat_id: ChatRef) -> Cost:

@@ -22,7 +22,7 @@ class PromptInvalid(ValueError):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """One server-sent event. `name` is empty if the server sent none; `data` is not decoded yet."""
+    """One server-sent event. `name` is empty for an event without a name. `data` is the undecoded payload."""
 
     name: str
     data: bytes

@@ -314,7 +314,7 @@ class StepDraft:
         self._count(part.usage)
 
     def _count(self, usage: Usage) -> None:
-        """Take a usage report. An empty one does not overwrite an earlier one."""
+        """Replace the usage by a newer report of the provider, unless all numbers of the report are zero."""
         believed = believable(usage)
         if any(msgspec.structs.astuple(believed)):
             self.usage = believed

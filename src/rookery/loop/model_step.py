@@ -163,7 +163,10 @@ class AssistantOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def generate_assistant(model: LanguageModel, call: Call, setup: StepSetup) -> AssistantOutcome:
-    """Stream one answer. Raises `CallFailed`; cancelling it closes the connection and commits nothing."""
+    """Call the model once, publish its answer live, and return the outcome. Raise `CallFailed` if the call fails.
+
+    Cancellation closes the connection to the provider. Nothing is committed here.
+    """
     tools = setup.tools or ToolSet(active=())
     draft = StepDraft(
         model,

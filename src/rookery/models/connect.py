@@ -99,7 +99,7 @@ def identity_of(provider: Provider, config: ModelConfig) -> ModelIdentity:
 
 
 def default_scripts() -> Scripts:
-    """Return the built-in scripts; tests register theirs in addition."""
+    """Return the built-in scripts of scripted models. Tests add their own to the returned object."""
     return Scripts({"guide": guide, "tour": tour, "echo": echo})
 
 

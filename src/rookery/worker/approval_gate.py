@@ -49,7 +49,11 @@ async def judge(pool: asyncpg.Pool, step: Step, past: History, tools: ToolSet) -
 def _judging(
     known: stored_approvals.Approvals, chat_id: ChatId, past: History, tools: ToolSet
 ) -> Generator[None, None, Judged]:
-    """Judge all calls in one interruptible computation, so that many short judgments yield to the event loop too."""
+    """Judge the open calls of a batch.
+
+    This is a generator, so that `in_pieces` can return to the event loop between two yields, even if there are many
+    calls.
+    """
     refused: dict[OpenCall, str] = {}
     offers: dict[OpenCall, Offers] = {}
     for call, made in zip(past.open_calls, past.call_parts(past.open_calls), strict=True):

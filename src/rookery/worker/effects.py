@@ -82,13 +82,13 @@ class Push(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pusher(Protocol):
-    """Delivers a notice, or raises. No caller waits for it; only its own limit ends it."""
+    """Delivers a notice, or raises. It must limit its own time: it runs in the background, and no caller ends it."""
 
     async def __call__(self, push: Push) -> None: ...
 
 
 async def no_push(push: Push) -> None:
-    """Do nothing; for replicas without a push service."""
+    """The `Pusher` of replicas without a push service: drop the notice."""
 
 
 class Effects:

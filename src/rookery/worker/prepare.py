@@ -282,7 +282,7 @@ class Preparer:
             log.warning("spend_not_checked", owner_id=owner_id, error=str(error) or type(error).__name__)
 
     async def action_seconds(self) -> float:
-        """Return how long a client may take to execute its tool calls."""
+        """Return the time limit for tool calls that the client executes, in seconds."""
         return float((await self.chat_settings()).dynamic_tool_timeout_seconds)
 
     async def chat_settings(self) -> ChatSettings:

@@ -174,7 +174,7 @@ class AgentHttp:
             self.used_at = self._clock.monotonic()
 
     async def _check_relay(self, response: aiohttp.ClientResponse) -> None:
-        """Raise if the relaying replica, not the agent, refused the request."""
+        """Raise `AgentUnreachable` if the response is a refusal of the relaying replica, not the agent's own."""
         if isinstance(self._connector, RelayedConnector) and REFUSED_HEADER in response.headers:
             self._connector.failed()
             problem = _problem(await _read(response, _MAX_PROBLEM_BYTES))

@@ -68,7 +68,7 @@ class WorkspaceLocation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unreadable(Exception):
-    """Raised when the row cannot be read now; nothing is known about the workspace."""
+    """Raised when the row of a workspace cannot be read because the database does not respond."""
 
 
 class WorkspaceDirectory(Protocol):

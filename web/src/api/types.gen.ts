@@ -167,7 +167,7 @@ export interface ChatState {
   queue_len: number;
 }
 
-/** A chat as one user sees it: role, pin and unread mark are the viewer's. Of other users' chats that the viewer may not read it has metadata only: no title, labels, texts or error. `context` is set once its workspace has reported something, `git` once it was seen to work in a repository: the one with most changes, as last seen. Events leave `children` out: each chat has its own. */
+/** A chat as one user sees it: `my_role`, `pin_order` and `has_unread` are those of this user. If the user may see the chat in lists but may not read it, the view has no title, labels, summaries, error, context and git state. `context` is null until the workspace of the chat has reported its context. `git` is the last known state of the repository with the most changes; it is null until the chat has worked in a repository. Events never have `children`: each child chat has events of its own. */
 export interface ChatView {
   id: string;
   owner: PublicUser;

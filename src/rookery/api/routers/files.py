@@ -214,7 +214,10 @@ def _served(read: FileContent, *, caching: str, **more: str) -> Response:
 
 
 def _span(sent: Mapping[str, str], info: FileInfo) -> Span | None:
-    """Return the requested range. None (the whole file) for several ranges or a range of another version."""
+    """Return the range that the request asks for, or None to send the whole file.
+
+    The whole file is also sent for several ranges, for an invalid range, and if `If-Range` names another version.
+    """
     match = _RANGE.fullmatch(sent.get("range", ""))
     if match is None or sent.get("if-range", _etag(info)) != _etag(info):
         return None

@@ -82,7 +82,7 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.get("/jobs", "operations.jobs", returns=Items[JobView])
     async def jobs(caller: CallerDep) -> Response:
-        """List all housekeeping jobs that have run, by name, with their last 20 runs."""
+        """List the housekeeping jobs that have run, ordered by name, each with its last 20 runs."""
         found = await caller.store.reports.job_runs()
         by_job = groupby(found, key=lambda run: run.job)
         return answer(Items(tuple(JobView(name=name, runs=tuple(map(_run, runs))) for name, runs in by_job)))

@@ -49,14 +49,14 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.post("/chats/{chat}/compact", "turns.compact", returns=ChatView, errors=(404, 409))
     async def compact(caller: CallerDep, chat: UUID) -> Response:
-        """Summarize the history to free context."""
+        """Replace the history in later prompts by a summary, so that they need fewer tokens."""
         async with model_choice.after(caller.may(chat, Action.DRIVE)):
             await model_choice.check_spend(parts, caller, ChatId(chat))
         return answer((await caller.store.turns.compact(ChatId(chat))).view)
 
     @routes.post("/chats/{chat}/reconcile-invalid", "turns.reconcile", returns=ChatView, errors=(404, 409))
     async def reconcile(caller: CallerDep, chat: UUID) -> Response:
-        """Bring a chat out of an invalid state. It ends in error, and its queue is kept."""
+        """Repair a chat whose stored state is invalid. It gets the status `error` and keeps its queued messages."""
         return answer((await caller.store.turns.reconcile(ChatId(chat))).view)
 
     return routes.router

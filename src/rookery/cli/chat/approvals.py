@@ -75,7 +75,7 @@ def _lines(name: str, value: object) -> Iterator[str]:
 
 
 def _visible(text: str) -> str:
-    """Escape characters that could hide or reorder the text of a question."""
+    """Escape control and format characters, which could hide or reorder the displayed text of a tool call."""
     return "".join(_written(each) if unicodedata.category(each) in ("Cf", "Cc", "Zl", "Zp") else each for each in text)
 
 

@@ -160,7 +160,10 @@ async def list_models(at: Terminal) -> int:
 
 
 async def say(at: Terminal, chat_id: UUID, prompt: str, *, busy: BusyBehavior) -> tuple[SendAnswer, int]:
-    """Send a message. Return the response, and the last message before the new turn."""
+    """Send a message. Return the response and the id of the newest message of the chat.
+
+    That is the sent message. If it was queued, it is the newest message before it, or 0 if there is none.
+    """
     known = await at.client.messages.list(chat_id, limit=1)
     before = known.items[0].id if known.items else 0
     sent = await at.client.messages.send(chat_id, prompt, busy_behavior=busy)

@@ -181,5 +181,5 @@ def _free(units: int) -> None:
 
 
 def matches(pattern: str, text: str, *, is_narrow: bool) -> bool:
-    """Return whether one short text matches."""
+    """Return whether a short text matches the pattern. The cost is not counted: use `Texts.match` for long input."""
     return bool(Texts((text,), is_narrow=is_narrow).match(pattern, _free))

@@ -39,7 +39,7 @@ class Windows(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def differs(self) -> bool:
-        """Whether another source differs from the configuration by more than a tenth."""
+        """Whether a catalogued, reported or learned window differs from the configured one by more than 10%."""
         configured = self.configured or 0
         others = (self.catalogued, self.reported, self.learned)
         return configured > 0 and any(

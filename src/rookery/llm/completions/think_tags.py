@@ -50,7 +50,7 @@ class ThinkTags:
 
 
 def _held_back(text: str, tag: str) -> int:
-    """Return the number of characters at the end that could be the start of the tag."""
+    """Return how many characters at the end of `text` may begin `tag`, and must wait for the next text."""
     for length in range(min(len(tag) - 1, len(text)), 0, -1):
         if text.endswith(tag[:length]):
             return length

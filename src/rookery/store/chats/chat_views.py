@@ -100,11 +100,12 @@ class SearchMatch(msgspec.Struct, frozen=True):
 
 
 class ChatView(msgspec.Struct, frozen=True, kw_only=True):
-    """A chat as one user sees it: role, pin and unread mark are the viewer's.
+    """A chat as one user sees it: `my_role`, `pin_order` and `has_unread` are those of this user.
 
-    Of other users' chats that the viewer may not read it has metadata only: no title, labels, texts or error. `context`
-    is set once its workspace has reported something, `git` once it was seen to work in a repository: the one with most
-    changes, as last seen. Events leave `children` out: each chat has its own.
+    If the user may see the chat in lists but may not read it, the view has no title, labels, summaries, error, context
+    and git state. `context` is null until the workspace of the chat has reported its context. `git` is the last known
+    state of the repository with the most changes; it is null until the chat has worked in a repository. Events never
+    have `children`: each child chat has events of its own.
     """
 
     id: ChatId
@@ -183,7 +184,7 @@ def action(calls: Iterable[PendingCall], *, is_approval: bool, deadline_at: date
 
 
 def without_contents(chat: ChatView) -> ChatView:
-    """Return the part of the chat that users who may not read it can see, and of its children."""
+    """Return the view for a user who may list the chat but not read it; the same for its children."""
     return msgspec.structs.replace(
         chat,
         title="",

@@ -202,7 +202,7 @@ def prompt_row(record: asyncpg.Record | tuple[Any, ...]) -> PromptRow:
 
 
 def _in_range(number: int) -> int:
-    """Clamp a position to the range of the column: clients may name one before or after all rows."""
+    """Clamp a message id from a client to the range of the column; clients may send any number."""
     return min(max(number, 0), MAX_ID)
 
 

@@ -84,9 +84,10 @@ _BAD_TEXT = (asyncpg.ProgramLimitExceededError, asyncpg.DataError, asyncpg.Query
 
 
 async def sweep(conn: Connection, *, batch: int = 20) -> int:
-    """Fill the newest pending rows, at most `batch` of them. Returns how many; zero means that nothing is left.
+    """Index the newest pending messages, at most `batch` of them. Return their number; zero means that none is pending.
 
-    A batch is one transaction and holds its rows: an edit that removes one of them waits for it, so keep it small.
+    A batch is one transaction, which locks its rows. An edit that removes one of them waits for it, so keep `batch`
+    small.
     """
     async with conn.transaction():
         pending = [record["message_id"] for record in await conn.fetch(TAKE_PENDING, batch)]

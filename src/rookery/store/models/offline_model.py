@@ -30,7 +30,7 @@ async def ensure_model(conn: Connection) -> UUID | None:
 
 
 async def _offline_provider(conn: Connection) -> Provider:
-    """Return a usable scripted provider: an existing one, or a new one under the first free name."""
+    """Return an enabled scripted provider. If there is none, create one under the first free name."""
     for provider in await providers.list_providers(conn):
         if provider.type == ProviderType.SCRIPTED and provider.enabled:
             return provider

@@ -111,7 +111,7 @@ async def count_by_key_id(conn: Connection, ring: Rewrapper) -> dict[str, int]:
 
 
 async def _batches(conn: Connection, place: Place) -> AsyncIterator[list[tuple[str, str]]]:
-    """Yield the sealed values of a column with their row ids, in the order of the row ids."""
+    """Yield all sealed values of a column in batches of pairs (row id, sealed value), in the order of the row ids."""
     after = ""
     while batch := [(row[0], row[1]) for row in await conn.fetch(_sql(LIST, place), after, BATCH)]:
         yield batch

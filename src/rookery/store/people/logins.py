@@ -1,8 +1,9 @@
 """Logins: failures are counted in the database, and after five of them each further attempt has to wait.
 
-Counted by the typed name, not by account, and before the password is checked: a missing account behaves like an
-existing one, concurrent attempts do not slip through, and a user who is locked out of one of an account's two names by
-an attacker still has the other. Every failure has the same answer and takes the same time.
+Attempts are counted by the typed name, not by account, so a missing account behaves like an existing one. If an
+attacker blocks one of the two names of an account (username and email), its user can log in with the other one.
+Attempts are counted before the password is checked, so concurrent attempts do not evade the limit. Every failure has
+the same response and takes the same time.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ MAX_DELAY_SECONDS = 60
 FORGOTTEN_AFTER = timedelta(hours=24)
 MAX_LOGIN_CHARS = 320
 
-# Counts the attempt unless the name has to wait; then no row is returned. The wait doubles from 1 s on.
+# Counts the attempt and returns a row. While the name must wait, nothing is counted and no row is returned. The wait
+# starts at 1 s and doubles with each failure.
 BEGIN = f"""
     INSERT INTO login_failures AS f (login_hash, failures, last_at, blocked_until)
     VALUES ($1, 1, $2, $2)
@@ -207,7 +209,10 @@ async def end_credentials(
 
 
 async def begin_attempt(conn: Connection, login: str, *, now: datetime) -> None:
-    """Count an attempt before it is judged. Raises `TooManyAttempts`."""
+    """Count a login attempt as failed, before the password is checked. Raise `TooManyAttempts` if the name must wait.
+
+    `forget_attempts` resets the count after a successful login.
+    """
     key = login_hash(login)
     if await conn.fetchval(BEGIN, key, now, now - FORGOTTEN_AFTER) is not None:
         return
@@ -217,7 +222,7 @@ async def begin_attempt(conn: Connection, login: str, *, now: datetime) -> None:
 
 
 async def forget_attempts(conn: Connection, login: str) -> None:
-    """Reset the count after a success."""
+    """Reset the number of failed attempts after a successful login."""
     await conn.execute(FORGET, login_hash(login))
 
 
@@ -226,7 +231,7 @@ async def purge_failures(conn: Connection, *, now: datetime) -> int:
 
 
 def login_hash(login: str) -> bytes:
-    """Return the same hash for all spellings of a name, so that no spelling has its own attempts."""
+    """Return the hash of the normalized name, so that all spellings of a name share one count."""
     return hashlib.sha256(normal_name(login).encode("utf-8", "surrogatepass")).digest()
 
 

@@ -151,7 +151,7 @@ async def delete_token(conn: Connection, token_id: UUID) -> Token:
 
 
 async def delete_tokens(conn: Connection, user_id: UUID, *, but: UUID | None = None) -> list[UUID]:
-    """Delete all tokens of a user, except for one if given. Returns the deleted ones, for the hints."""
+    """Delete all tokens of a user except `but`. Return the deleted ids, which the caller announces in hints."""
     return [record["id"] for record in await conn.fetch(END_ALL, user_id, but)]
 
 

@@ -161,7 +161,7 @@ class UserChange(msgspec.Struct, frozen=True):
 
     @property
     def changes_access(self) -> bool:
-        """Whether role or status changed, which ends the user's sessions."""
+        """Whether the role or the status of the user has changed. If so, the user's sessions must end."""
         return (self.before.role, self.before.status) != (self.after.role, self.after.status)
 
 

@@ -166,7 +166,7 @@ _resources = msgspec.json.Decoder(tuple[ContextResource, ...])
 
 
 async def write_snapshot(conn: Connection, snapshot: Snapshot) -> bool:
-    """Store an agent's snapshot. Returns False if there is a newer one."""
+    """Store the snapshot that an agent has sent. Return False, and store nothing, if a newer one is stored."""
     written = await conn.fetchval(
         WRITE_SNAPSHOT,
         snapshot.workspace_id,
@@ -254,7 +254,10 @@ async def write_generation(conn: Connection, chat_id: ChatId, *, workspace_id: U
 
 
 async def mark_dirty(conn: Connection, workspace_id: UUID, *, context_hash: str, now: datetime) -> list[Marked]:
-    """Mark chats whose captured context is outdated, each only the first time. The caller notifies their watchers."""
+    """Mark the chats of a workspace whose captured context differs from its current one.
+
+    Return the newly marked chats; the caller notifies their watchers. Chats that are already marked keep their time.
+    """
     return [Marked(*record) for record in await conn.fetch(MARK_DIRTY, workspace_id, context_hash, now)]
 
 

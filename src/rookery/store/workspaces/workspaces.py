@@ -251,7 +251,10 @@ async def list_workspaces(
     after: tuple[datetime, UUID] | None = None,
     limit: int = 200,
 ) -> list[Workspace]:
-    """List workspaces that are not deleted, newest first. `after` is the last row of the previous page."""
+    """List workspaces that are not deleted, newest first.
+
+    `after` is the `created_at` and the id of the last workspace on the previous page.
+    """
     seen_at, seen_id = after or (None, None)
     wanted = None if statuses is None else list(statuses)
     return [

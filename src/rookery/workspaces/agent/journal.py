@@ -212,7 +212,7 @@ class Journal:
         return [entry.note for entry in entries if entry.answer is None and entry.note is not None]
 
     def note(self, entry: Entry, value: Mapping[str, Any]) -> None:
-        """Record the note of an attempt for the case that it is interrupted. Callable from any thread."""
+        """Store the note of an attempt. `cut_off` returns it if the attempt is interrupted. Safe from any thread."""
         with self._writing:
             entry.note = value
             self.append({"line": "note", "key": entry.key, "note": value})

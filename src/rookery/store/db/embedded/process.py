@@ -1,7 +1,7 @@
-"""The postmaster process: found by its pid file, verified to be ours, watched and stopped.
+"""The postmaster process: find it by its pid file, verify that it serves our cluster, watch it and stop it.
 
-It may be our child or one that outlived the rookery that started it; both are handled alike. Everything here blocks and
-belongs into a thread.
+The process may be a child of this one, or may have been started by an earlier Rookery process that has ended. Both are
+handled in the same way. All functions block: call them in a thread.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ ABORT_TIMEOUT_S = 10.0  # of SIGQUIT: the postmaster itself kills its children a
 
 @dataclass(frozen=True, slots=True)
 class PidFile:
-    """The content of postmaster.pid. The status is "starting", "stopping", "ready" or "standby", empty before the
-    first.
+    """The content of postmaster.pid.
+
+    `status` is "starting", "ready", "standby" or "stopping", and empty until the server has written one.
     """
 
     pid: int

