@@ -183,9 +183,10 @@ class ContextItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContextState(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the captured context is still the workspace's newest; and since when not.
+    """The state of a chat's captured context. `dirty`: the context of the workspace has changed since the capture.
 
-    `servers` grows whenever the MCP servers of the workspace change, for example with a new question.
+    `servers` is a counter. It grows whenever the MCP servers of the workspace change, or one begins to wait for the
+    owner's decision.
     """
 
     dirty: bool

@@ -233,7 +233,7 @@ export interface ContextItemView {
   tools: string[] | null;
 }
 
-/** Whether the captured context is still the workspace's newest; and since when not. `servers` grows whenever the MCP servers of the workspace change, for example with a new question. */
+/** The state of a chat's captured context. `dirty`: the context of the workspace has changed since the capture. `servers` is a counter. It grows whenever the MCP servers of the workspace change, or one begins to wait for the owner's decision. */
 export interface ContextState {
   dirty: boolean;
   dirty_since: string | null;

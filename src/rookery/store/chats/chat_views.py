@@ -43,9 +43,10 @@ class ContextUsage(msgspec.Struct, frozen=True):
 
 
 class ContextState(msgspec.Struct, frozen=True):
-    """Whether the captured context is still the workspace's newest; and since when not.
+    """The state of a chat's captured context. `dirty`: the context of the workspace has changed since the capture.
 
-    `servers` grows whenever the MCP servers of the workspace change, for example with a new question.
+    `servers` is a counter. It grows whenever the MCP servers of the workspace change, or one begins to wait for the
+    owner's decision.
     """
 
     dirty: bool
