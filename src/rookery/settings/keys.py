@@ -258,7 +258,7 @@ KEYS: tuple[Key, ...] = (
     Key("drivers.local.uid", INTEGER, None,
         "When the server runs as root, user and group of local workspaces that may write to a shared folder, so that "
         "several of them, and users of the machine, can work on the same files.",
-        "each has its own, like the others", check=_UID),
+        "none: each of them has its own user", check=_UID),
     Key("drivers.local.cgroup", PATH, None,
         "Directory of a cgroup (v2), or of the hierarchies (v1), that the server may write to; the limits of templates "
         "are enforced in it.",
