@@ -81,7 +81,7 @@ def _names(call: ToolCall, tools: ToolSet) -> tuple[str, ...]:
 
 
 def _cannot_run(call: ToolCall, tools: ToolSet) -> bool:
-    """Return whether the batch answers the call with an error, whatever the rules say."""
+    """Return whether the call is invalid. The batch answers it with an error, so no rule is needed."""
     spec = tools.find_spec(call.tool_name)
     if spec is None or step_rows.find_problem(call, tools) is not None:
         return True

@@ -400,7 +400,7 @@ class Preparer:
         return str(stored.get("plan_mode_instructions") or "") if isinstance(stored, dict) else ""
 
     async def _degraded(self, what: str, reading: Any) -> str:
-        """Return an optional text, empty if it cannot be read."""
+        """Return an optional text of the prompt; an empty one if it cannot be read."""
         try:
             found = await reading
         except DATABASE_ERRORS as error:
@@ -434,8 +434,7 @@ class Preparer:
 
 @lru_cache(maxsize=256)
 def _file_rules(caps: Capabilities, max_image_bytes: int | None) -> FileRules:
-    """Return the same object for the same rules: cached prompts are compared by it, and models are made for every
-    step."""
+    """Return the rules for files, the same object for the same arguments: cached prompts are compared by it."""
     return FileRules(accepts=caps.accepts, max_image_bytes=max_image_bytes)
 
 

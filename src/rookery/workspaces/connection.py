@@ -88,7 +88,7 @@ class WorkspaceDirectory(Protocol):
         ...
 
     def release(self, location: WorkspaceLocation) -> None:
-        """Close the connections of this boot, which is gone or responded for another boot."""
+        """Close the connections of this boot, which has ended, or whose address belongs to another boot now."""
         ...
 
     async def connected(self, chat_id: ChatId, location: WorkspaceLocation, health: Health) -> None:

@@ -117,7 +117,7 @@ async def interrupt(at: Terminal, reference: str) -> int:
 
 
 async def list_chats(at: Terminal, q: str | None, *, limit: int) -> int:
-    """Show chats, the pinned first, then the last active."""
+    """List chats: pinned chats first, then the others by last activity, newest first."""
     found: list[Chat] = []
     async for chat in at.client.chats.iterate(q, page_size=min(limit, 200)):
         found.append(chat)

@@ -53,7 +53,7 @@ class Learned(msgspec.Struct, frozen=True):
 
 
 def smallest(*limits: int | None) -> int | None:
-    """Return the smallest positive one; None if there is none."""
+    """Return the smallest positive limit; None if there is none."""
     return min((limit for limit in limits if limit is not None and limit > 0), default=None)
 
 

@@ -200,7 +200,7 @@ class Logins:
 async def end_credentials(
     conn: Connection, user_id: UUID, *, but: UUID | None = None, with_tokens: bool = True
 ) -> Ended:
-    """End a user's credentials, except for one session or token if given."""
+    """End all sessions of a user, and with `with_tokens` all API tokens. `but` is the id of one that stays valid."""
     # A credential that is being created at this moment is either seen and ended here, or refused after this.
     await users.lock_user(conn, user_id)
     ended = await sessions.end_sessions(conn, user_id, but=but)

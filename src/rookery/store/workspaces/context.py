@@ -125,7 +125,7 @@ class ContextResource(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_server(self) -> bool:
-        """Whether it is an MCP server that an owner may consent to."""
+        """Whether the resource is an MCP server that needs the owner's consent."""
         return self.kind == "mcp_server" and self.entry is not None
 
 
@@ -247,9 +247,7 @@ async def bind(conn: Connection, chat_id: ChatId, workspace_id: UUID | None) -> 
 
 
 async def write_generation(conn: Connection, chat_id: ChatId, *, workspace_id: UUID, generation: int) -> bool:
-    """Record which boot the chat uses from now on. Returns False if it is known already, or the chat is bound
-    elsewhere.
-    """
+    """Store the boot that the chat uses. Return False if it is stored already, or the chat has another workspace."""
     return await conn.fetchval(WRITE_GENERATION, chat_id, workspace_id, generation) is not None
 
 

@@ -125,7 +125,7 @@ class EmbeddedServer:
         return self._postmaster.pid if self._postmaster else None
 
     async def start(self) -> None:
-        """Return when the database answers. A running server is left alone, a dead one is started again."""
+        """Start the server and return when the database answers. If it is running, do nothing."""
         self._abort = abort = threading.Event()
         self._report = self._reporter()
         try:
@@ -144,13 +144,13 @@ class EmbeddedServer:
             raise
 
     async def stop(self) -> None:
-        """Return when no process is left. Stops an adopted server, too; does nothing if there is none."""
+        """Stop the server, also an adopted one, and return when no process is left. Do nothing if there is none."""
         self._abort.set()
         await _finish(_submit(self._take_down))
 
     @asynccontextmanager
     async def stopped_at_the_end(self, ending: asyncio.Event | None = None) -> AsyncIterator[None]:
-        """Stop it on exit. Once `ending` is set, dirty pages are written already while other parts end their work."""
+        """Stop the server on exit. When `ending` is set, write dirty pages, so that the stop is short."""
         flush = asyncio.create_task(self._flush_at(ending or asyncio.Event()), name="database-flush")
         try:
             yield
@@ -230,7 +230,7 @@ class EmbeddedServer:
                 raise StartAborted
 
     def _adopt(self) -> bool:
-        """Take over a server that outlived its rookery; an unfit one (other settings, not listening) is stopped."""
+        """Take over a running server of an earlier process. Stop it if its settings differ or it does not listen."""
         pid_file = process.read_pid_file(self._cluster)
         postmaster = process.find_postmaster(self._cluster, pid_file)
         if postmaster is None:
@@ -410,7 +410,7 @@ def _dsn(sockets: Path, role: str, database: str) -> str:
 
 
 async def _finish(work: asyncio.Future[None]) -> None:
-    """Wait to the end through any number of cancellations, then pass the cancellation on."""
+    """Wait until the work is done, even if the caller is cancelled; then raise the cancellation."""
     cancelled = False
     while not work.done():
         try:
