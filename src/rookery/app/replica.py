@@ -100,8 +100,9 @@ class Replica:
         await self.presence.stopping()
 
     async def leave(self) -> None:
-        """Release every chat, then ask the clients to reconnect elsewhere: other replicas have taken the chats, or
-        can.
+        """Release every chat, then ask clients to reconnect.
+
+        In this order, because other replicas can serve the chats only after they are released.
         """
         self.streams.sessions.stop_admitting()
         await self.worker.close()
@@ -113,9 +114,9 @@ class Replica:
 class Choices:
     """Options of a replica besides its settings, for tests and commands.
 
-    Without `takes_chats` its worker runs only the chats it is given: a command must not take other users' chats.
-    `index` numbers the replicas of one server. `drivers` and `worker` replace those of the settings, `toolbox` the
-    tools.
+    Without `takes_chats`, the worker runs only chats that it is given explicitly: a command must not run chats of other
+    users. `index` numbers the replicas of one server. `drivers`, `worker` and `toolbox` replace the workspace drivers,
+    the worker configuration and the tools that follow from the settings.
     """
 
     index: int = 0
@@ -136,11 +137,11 @@ class Choices:
 async def running_replica(
     settings: Settings, database: Database, choices: Choices | None = None
 ) -> AsyncIterator[Replica]:
-    """Build a replica and run its loops.
+    """Build a replica and run its loops until the block ends.
 
-    If any loop fails, the process exits; a partial replica would hold leases it cannot serve. On exit its row is
-    deleted before the caller closes the pools, so that other replicas take over immediately. Without `announce_stop`,
-    other replicas treat it as crashed.
+    If a loop fails, the block is canceled and the error is raised, so that the process exits: a partial replica would
+    hold leases it cannot serve. At the end, the replica's row in the database is deleted, so that other replicas take
+    over immediately. Call `announce_stop` before; otherwise other replicas report this one as crashed.
     """
     choices = choices or Choices()
     replica_id = uuid4()

@@ -1,7 +1,8 @@
-"""Requests to the server: credentials, timeouts, retries and errors.
+"""HTTP requests to the server: credentials, timeouts, retries and errors.
 
-A request is repeated only if a repeat cannot act twice: reads, requests with an idempotency key, and requests that were
-refused before anything was done. Redirects are not followed: they would send the token elsewhere.
+A failed request is retried only if it cannot take effect twice: reads, requests with an idempotency key, and requests
+that the server refused before it did anything. Redirects are not followed, because they could send the token to another
+server.
 """
 
 from __future__ import annotations

@@ -332,10 +332,11 @@ class McpServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Me(msgspec.Struct, frozen=True, kw_only=True):
-    """The caller. `permissions` are what this login or token may do beyond the caller's own data: `resource:action`.
+    """The caller's account. `permissions` lists what this session or token allows beyond the caller's own data.
 
-    `access_notice` lists what administrators did since the last notice was dismissed; null for tokens without the
-    scope `all`. `warnings` are about the server, for administrators.
+    Each permission has the form `resource:action`. `access_notice` counts the accesses of administrators to the
+    caller's account and chats since the last notice was dismissed; it is always null for tokens without the scope
+    `all`. `warnings` concern the server, and only administrators get them.
     """
 
     id: UUID
@@ -706,9 +707,9 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
-    """`build` is the name of the web application's build, null without one; `features` are the tags of this API.
+    """`build` names the build of the web application, null if there is none. `features` are the tags of this API.
 
-    A client hides what needs a missing tag: the server is older, or was built without it.
+    A client hides functions whose tag is missing: the server is older, or was built without them.
     """
 
     version: str

@@ -63,9 +63,9 @@ class ErrorKind(StrEnum):
 
 
 class ReplayFault(StrEnum):
-    """A fault that a provider found in the replayed history; each has its own rung of the ladder.
+    """A fault that a provider reported in the history it was sent. The replay ladder has one repair for each.
 
-    `INVALID_CALL` is about the answer: the model is asked once more, and shown what it wrote.
+    `INVALID_CALL` is different: the model's answer had an invalid tool call. The model is asked once more and shown it.
     """
 
     STALE_THINKING = "A"
@@ -204,7 +204,7 @@ class ToolResult(msgspec.Struct, frozen=True):
 
 
 class Source(msgspec.Struct, frozen=True):
-    """Unique by kind and url or title within a step."""
+    """A source that the answer cites. Sources of a step differ in kind, url or title."""
 
     id: str
     kind: Literal["url", "document"]
@@ -229,10 +229,10 @@ HIT_LIMIT = "max_tokens"
 
 
 class Finish(msgspec.Struct, frozen=True):
-    """The end of an answer. With local calls the reason is `tool_calls` whatever the wire reported, unless it was
-    filtered.
+    """The end of an answer. If it has local calls, `reason` is `tool_calls` whatever the wire reported, except for
+    `content_filter`.
 
-    A call whose input the limit or a filter cut off has no `ToolCall`: only the input that was shown remains.
+    A call whose input was cut off by the output limit or a filter has no `ToolCall`; only its input parts were sent.
     """
 
     reason: FinishReason
@@ -336,7 +336,7 @@ class Thinking(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """The capabilities of a model. The defaults are the conservative ones for an unknown model."""
+    """The features and limits of a model. The defaults apply to models that are not in the catalog."""
 
     max_output: int | None = None
     thinking: Thinking = Thinking()

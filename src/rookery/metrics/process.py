@@ -99,7 +99,7 @@ PUBSUB: tuple[Family[PubSub], ...] = (
     ),
     counter(
         "pubsub_bytes_total",
-        "Characters in notifications.",
+        "Size of notifications, counted in characters, not in bytes.",
         lambda pubsub: {
             "sent": pubsub.notifier.stats().sent_bytes,
             "received": pubsub.listener.stats().received_bytes,

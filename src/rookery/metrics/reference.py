@@ -1,4 +1,4 @@
-"""The reference page of the metrics, generated from the tables that export them."""
+"""The generator of the metrics reference page. Its source are the tables of exported metrics."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from rookery.metrics.merge import SCRAPE_ERRORS, SLOT_RESTARTS, SLOTS
 
 INTRODUCTION = f"""# Metrics
 
-Every replica serves `GET /metrics` on its internal listener. With `metrics_listen` set, `rookery serve` serves it there
-for all of its replicas, with a label `process` on each sample. The format is Prometheus text 0.0.4, or OpenMetrics if
-the scraper accepts it. Names begin with `{PREFIX}`, except those that every process has. Sets of label values are
-closed: values that clients, models and providers invent are counted as `other` or `unknown`.
+Every replica serves `GET /metrics` on its internal listener. If `metrics_listen` is set, `rookery serve` also serves
+the metrics of all its replicas at that address, with a label `process` on each sample. The format is Prometheus text
+0.0.4, or OpenMetrics if the scraper accepts it. Names begin with `{PREFIX}`, except the general process metrics
+(`process_*`, `python_*`). Label values come from fixed sets: a value that a client, model or provider made up is
+counted as `other` or `unknown`.
 
-A process that does not answer the parent within a second is left out, and counted in `{SCRAPE_ERRORS}`. A server
-with several replicas adds `{SLOTS}` (gauge, by `state`: ready, starting, or paused because the replica died)
-and `{SLOT_RESTARTS}` (by `process`).
+A replica that does not answer a scrape within a second is left out of the result and counted in
+`{SCRAPE_ERRORS}`. A server with several replicas adds `{SLOTS}` (gauge, by `state`: ready,
+starting, or paused because the replica died) and `{SLOT_RESTARTS}` (by `process`).
 """
 
 

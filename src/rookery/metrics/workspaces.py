@@ -35,7 +35,7 @@ WORKSPACES: tuple[Family[WorkspaceStats], ...] = (
     ),
     counter(
         "egress_bytes_total",
-        "Bytes that workspaces sent to and received from listed hosts.",
+        "Bytes that workspaces sent and received through the proxy of this replica (networks `hosts` and `public`).",
         lambda stats: stats.egress.bytes,
         labels=("direction",),
         known=("sent", "received"),

@@ -1,7 +1,7 @@
-"""The in-memory cache: bounded in bytes, with expiry by age.
+"""An in-memory cache with a size limit in bytes; entries that are unused for too long expire.
 
-All caches of chat data use it, so that each has a bound, an age and metrics; docs/operations/memory.md lists them.
-Caches are optimizations: on a miss the caller reads or makes the value.
+All caches of chat data use this class, so that each has a size limit, a maximum age and metrics.
+docs/operations/memory.md lists them. On a miss, the caller reads or computes the value.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ CHAT_SECONDS = 60.0
 
 
 class CacheStats(msgspec.Struct, frozen=True):
-    """The counters run since the start.
+    """The state of a cache, and counters since the start of the process.
 
-    `evicted` entries made room for others, `expired` ones were unused for too long.
+    `evicted` counts entries dropped to make room for others, `expired` those that were unused for too long.
     """
 
     entries: int
@@ -106,9 +106,9 @@ class Cache(Generic[K, V]):
             self._bytes -= entry.size_bytes
 
     def sweep(self, is_in_use: Callable[[K], bool] | None = None) -> int:
-        """Drop values that were unused for too long; return how many bytes that were.
+        """Drop values that were unused for too long; return their size in bytes.
 
-        Keys in use count as used now. Their users must sweep more often than values expire.
+        Keys for which `is_in_use` is true count as used now, and stay if sweeps are more frequent than expiry.
         """
         before = self._bytes
         now = self._clock.monotonic()

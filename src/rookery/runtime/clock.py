@@ -20,10 +20,10 @@ class DeadlineExceeded(Exception):
 
 
 class Deadline(Protocol):
-    """Cancels the block inside it when the time is up, and then raises `DeadlineExceeded`.
+    """A time limit for an `async with` block: cancels the block when the time is up and raises `DeadlineExceeded`.
 
-    A block that ends with its own error keeps that error, and a cancellation from outside stays one. A block that
-    swallows the cancellation and returns is still late.
+    If the block then raises another error, that error is raised instead; a cancellation by other code stays a
+    `CancelledError`. A block that suppresses the cancellation and returns still raises `DeadlineExceeded`.
     """
 
     @property
@@ -75,8 +75,8 @@ class SystemClock:
 class Ticker:
     """Ticks forever: `async for _ in clock.ticker(9, "heartbeat")`. The first tick is one interval away.
 
-    Ticks stay on the grid of the start, however long the work between them takes; missed ticks are skipped, so that a
-    late loop does not tick in bursts.
+    Ticks are due at multiples of the interval after the start, however long the work between them takes. Missed ticks
+    are skipped, so that a late loop does not tick in bursts.
     """
 
     __slots__ = ("_clock", "_due", "_seconds", "_tag")
@@ -102,9 +102,10 @@ class Ticker:
 
 
 class Expiry:
-    """The cancellation behind every deadline: cancels the task once, and knows at the end whether that was the cause.
+    """The cancellation of a deadline's block: cancels the task when the time is up, and raises `DeadlineExceeded`.
 
-    Counts cancellations as `asyncio.timeout` does, so that one from outside is never taken for its own.
+    `leave` compares `Task.cancelling()` with its value at `enter`, as `asyncio.timeout` does. A cancellation by other
+    code is passed on as `CancelledError`.
     """
 
     __slots__ = ("_cancelling", "_is_used", "_task", "is_expired", "seconds", "tag")
@@ -144,9 +145,9 @@ class Expiry:
 
 
 class LoopDeadline:
-    """A deadline on the event loop's time.
+    """A deadline by the event loop's clock.
 
-    A reset stores the new time; the single timer is armed again when it fires.
+    `reset` to a later time only stores it, which is cheap: when the timer fires too early, it is set again.
     """
 
     __slots__ = ("_due", "_expiry", "_handle", "_loop")

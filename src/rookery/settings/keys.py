@@ -38,7 +38,7 @@ PREFIX = "ROOKERY_"
 
 
 class Key(msgspec.Struct, frozen=True):
-    """One row of the table. `default` is written as in TOML; `otherwise` describes the behavior if there is none."""
+    """One row of the table. `default` is written as in TOML; without one, `otherwise` describes the behavior."""
 
     name: str
     kind: Kind
@@ -59,9 +59,10 @@ class Key(msgspec.Struct, frozen=True):
 
     @property
     def has_flag(self) -> bool:
-        """Whether the key has a flag.
+        """Whether the key can be set by a flag.
 
-        Other users of the machine can read command lines, but a database URL may lack a password.
+        Secrets cannot, because other users of the machine can read command lines. The database URL can: the flag
+        accepts it without a password.
         """
         return not self.secret or self.kind is DATABASE_URL
 
@@ -118,13 +119,13 @@ KEYS: tuple[Key, ...] = (
     Key("config", PATH, None, "TOML file with settings.", "`<data_dir>/rookery.toml` if present", in_file=False),
     Key("data_dir", PATH, None, "State directory: embedded database, keys, sockets.", _DATA_HOME),
     Key("listen", LISTEN, "127.0.0.1:7117",
-        "Address to serve on. `:7117` is every interface, port 0 any free one, `unix:/path` a socket for a proxy."),
+        "Address to serve on. `:7117` means all interfaces, port 0 any free port, `unix:/path` a unix socket."),
     Key("external_url", EXTERNAL_URL, None,
-        "Address for users: determines links, cookies, and the allowed origin and host.",
+        "Address that users open. It determines links, cookies, and the allowed origin and host.",
         "derived from `listen`"),
     Key("tls_cert", PATH, None, "Certificate chain for https, if no proxy in front serves it.", "none"),
     Key("tls_key", PATH, None, "Private key of `tls_cert`.", "none"),
-    Key("allowed_hosts", HOSTS, None, "Other names by which this server may be addressed, without ports.", "none"),
+    Key("allowed_hosts", HOSTS, None, "Further host names of this server, without ports; others are refused.", "none"),
     Key("allowed_origins", ORIGINS, None, "Other sites whose pages may use the API from a browser.", "none"),
     Key("trusted_proxies", NETWORKS, None, "Reverse proxies whose `X-Forwarded-*` headers are trusted.", "none"),
     Key("proxy_secret", TEXT, None,
@@ -134,7 +135,7 @@ KEYS: tuple[Key, ...] = (
         check=_header_problem),
     Key("http.max_body", SIZE, "1MiB", "Maximum size of a request body; uploads have their own limit.", check=_BODY),
     Key("net_allow_private", NETWORKS, None,
-        "Private networks that workspaces may reach. Addresses of this machine must be named one by one.",
+        "Private networks that workspaces may reach. Addresses of this machine are included only if listed singly.",
         "none"),
     Key("setup_token", TEXT, None, "Token to create the first administrator, at least 20 characters.",
         "random, printed at the first start", secret=True, check=_setup_token_problem),
@@ -144,14 +145,16 @@ KEYS: tuple[Key, ...] = (
     Key("max_streams_per_replica", INTEGER, 20_000, "Maximum number of open streams per replica.",
         check=between(1, 1_000_000)),
     Key("relay_bind", ADDRESS, None,
-        "Address for replicas on other machines. The second of several replicas takes the next port, and so on.",
+        "Address where replicas on other machines connect. With several replicas, each uses the next higher port.",
         "a socket in `data_dir` only"),
     Key("relay_url", RELAY_URL, None,
-        "Address of `relay_bind` for other machines: `wss://host:port`. Its port increases like that of `relay_bind`.",
+        "URL by which other machines reach `relay_bind`: `wss://host:port`. The port increases by replica, too.",
         "derived from `relay_bind`"),
-    Key("relay_tls_cert", PATH, None, "Certificate of `relay_bind`; required for other machines.", "none"),
+    Key("relay_tls_cert", PATH, None, "Certificate of `relay_bind`; required unless that is a loopback address.",
+        "none"),
     Key("relay_tls_key", PATH, None, "Private key of `relay_tls_cert`.", "none"),
-    Key("relay_tls_ca", PATH, None, "Certificate authorities for other replicas.", "those of the system"),
+    Key("relay_tls_ca", PATH, None, "Certificate authorities that other replicas' certificates are checked against.",
+        "those of the system"),
     Key("shutdown_delay", DURATION, "0s",
         "After a stop signal, continue to serve for this long while `/readyz` returns 503.",
         check=_DELAY),
@@ -165,7 +168,7 @@ KEYS: tuple[Key, ...] = (
     Key("auto_migrate", BOOLEAN, True, "Update the schema at start; otherwise run `rookery admin migrate` first."),
     Key("secret_keys", TEXT, None, "Key ring that encrypts stored keys: `id:base64` of 32 bytes, the active key first.",
         "a key file in `data_dir`; none with `database_url`", secret=True, check=_ring_problem),
-    Key("worker.enabled", BOOLEAN, True, "Run chats here; without it this server only serves requests."),
+    Key("worker.enabled", BOOLEAN, True, "Run chats on this server. If false, it only serves requests."),
     Key("worker.acquire_interval", DURATION, "5s",
         "How often a replica polls for runnable chats, in addition to notifications.",
         check=between(100 * _MS, 10 * _MINUTE)),
@@ -174,15 +177,15 @@ KEYS: tuple[Key, ...] = (
     Key("worker.max_runners", INTEGER, 256,
         "Maximum number of chats that a replica runs concurrently.", check=between(1, 100_000)),
     Key("worker.lease_ttl", DURATION, "30s",
-        "How long a chat stays with a replica that does not renew its lease. At least 3 times "
+        "How long a chat stays with a replica that does not renew its lease. Must be at least 3 times "
         "`worker.heartbeat_interval`.",
         check=between(10 * _SECOND, 10 * _MINUTE)),
     Key("worker.heartbeat_interval", DURATION, "9s",
         "How often a replica renews its leases. Two renewals may fail before a lease ends.",
         check=between(500 * _MS, 10 * _SECOND)),
     Key("worker.self_fence_after", DURATION, "24s",
-        "A replica that could not renew its leases for this long stops all its work. At least 1 second less than "
-        "`worker.lease_ttl`.",
+        "A replica that could not renew its leases for this long stops all its work. Must be at least twice "
+        "`worker.heartbeat_interval`, and at least 1 second less than `worker.lease_ttl`.",
         check=between(1 * _SECOND, 10 * _MINUTE)),
     Key("worker.heartbeat_gc_interval", DURATION, "30s", "How often expired leases are deleted.",
         check=between(1 * _SECOND, 1 * _HOUR)),
@@ -191,7 +194,8 @@ KEYS: tuple[Key, ...] = (
         check=between(1 * _SECOND, 10 * _MINUTE)),
     Key("worker.task_backoff", DURATION, "100ms", "First delay before a failed task is run again; it doubles.",
         check=between(1 * _MS, 1 * _MINUTE)),
-    Key("worker.task_backoff_max", DURATION, "5s", "Maximum of this delay.", check=between(1 * _MS, 10 * _MINUTE)),
+    Key("worker.task_backoff_max", DURATION, "5s", "Maximum delay before a failed task is run again.",
+        check=between(1 * _MS, 10 * _MINUTE)),
     Key("worker.task_idle_timeout", DURATION, "15m", "A task without progress for this long is run again.",
         check=between(10 * _SECOND, _DAY)),
     Key("worker.cleanup_timeout", DURATION, "5s", "Maximum time for background work to end when it is canceled.",
@@ -207,13 +211,14 @@ KEYS: tuple[Key, ...] = (
         "How often running and waiting chats are counted for metrics.",
         check=between(1 * _SECOND, 1 * _HOUR)),
     Key("worker.prepare_tries", INTEGER, 3, "Attempts to prepare a step before it fails.", check=between(1, 20)),
-    Key("worker.prepare_backoff", DURATION, "200ms", "First delay between these attempts; it doubles.",
+    Key("worker.prepare_backoff", DURATION, "200ms", "First delay between attempts to prepare a step; it doubles.",
         check=between(1 * _MS, 1 * _MINUTE)),
     Key("worker.max_attempts", INTEGER, 25, "Attempts of a step before its turn ends with an error.",
         check=between(1, 1000)),
     Key("worker.retry_delay", DURATION, "1s", "First delay before a failed model call is retried; it doubles.",
         check=between(1 * _MS, 10 * _MINUTE)),
-    Key("worker.retry_delay_max", DURATION, "60s", "Maximum of this delay.", check=between(1 * _MS, 1 * _HOUR)),
+    Key("worker.retry_delay_max", DURATION, "60s", "Maximum delay before a failed model call is retried.",
+        check=between(1 * _MS, 1 * _HOUR)),
     Key("worker.retry_after_cap", DURATION, "10m",
         "Longest delay that a provider may request; beyond it the turn ends with an error.",
         check=between(1 * _SECOND, _DAY)),
@@ -226,7 +231,7 @@ KEYS: tuple[Key, ...] = (
     Key("worker.stream_silence_timeout", DURATION, "10m",
         "A model call that sends nothing for this long is aborted and retried.",
         check=between(1 * _SECOND, _DAY)),
-    Key("worker.tool_default_deadline", DURATION, "10m", "Time limit of tool calls that request none.",
+    Key("worker.tool_default_deadline", DURATION, "10m", "Time limit of tool calls that do not request one.",
         check=between(1 * _SECOND, _DAY)),
     Key("worker.tool_max_deadline", DURATION, "4h", "Longest time limit that a tool call may request.",
         check=between(1 * _SECOND, 7 * _DAY)),
@@ -234,7 +239,8 @@ KEYS: tuple[Key, ...] = (
         check=between(1, 256)),
     Key("worker.episode_max_bytes", SIZE, "4MiB", "Maximum size of the live preview of a running step.",
         check=between(64 * 1024, 1024**3)),
-    Key("worker.episode_retention", DURATION, "15s", "How long the preview is kept after the step is stored.",
+    Key("worker.episode_retention", DURATION, "15s",
+        "How long the live preview of a step is kept after the step is stored.",
         check=between(100 * _MS, 10 * _MINUTE)),
     Key("worker.subscriber_stall_timeout", DURATION, "10s",
         "A client that reads no live parts for this long is disconnected from the preview.",
@@ -242,13 +248,14 @@ KEYS: tuple[Key, ...] = (
     Key("worker.part_flush", DURATION, "30ms", "How long output of a model is collected before it is sent to clients.",
         check=between(1 * _MS, 1 * _SECOND)),
     Key("worker.part_flush_chars", INTEGER, 512,
-        "Number of collected characters after which they are sent immediately.",
+        "Model output is sent to clients immediately when this many characters are collected.",
         check=between(1, 65_536)),
     Key("log_level", _LEVEL, "info", "Minimum level that is logged."),
     Key("log_format", _FORMAT, "auto", "`auto` is text on a terminal and JSON lines elsewhere."),
     Key("log_access", BOOLEAN, True, "Log one line per request."),
     Key("metrics_listen", ADDRESS, None, "Address that serves `/metrics` for all replicas of this server.", "off"),
-    Key("metrics_token", TEXT, None, "Bearer token of scrapers; required for other machines.", "none",
+    Key("metrics_token", TEXT, None,
+        "Bearer token that scrapers must send; required unless `metrics_listen` is a loopback address.", "none",
         secret=True, check=_metrics_token_problem),
     Key("drivers.local.bwrap", PATH, None, "The program that confines local workspaces.",
         "`bwrap` in `PATH` if it is new enough, else the one installed with Rookery"),
@@ -256,8 +263,9 @@ KEYS: tuple[Key, ...] = (
         "When the server runs as root, each local workspace has its own user and group from this range. Nothing "
         "else on the machine may use the range, including other Rookery servers."),
     Key("drivers.local.uid", INTEGER, None,
-        "When the server runs as root, user and group of local workspaces that may write to a shared folder, so that "
-        "several of them, and users of the machine, can work on the same files.",
+        "When the server runs as root: the id of one user and group for all local workspaces that may write to a "
+        "shared folder, so that these workspaces and users of the machine can change each other's files there. Must be "
+        "outside of `drivers.local.uid_range`.",
         "none: each of them has its own user", check=_UID),
     Key("drivers.local.cgroup", PATH, None,
         "Directory of a cgroup (v2), or of the hierarchies (v1), that the server may write to; the limits of templates "

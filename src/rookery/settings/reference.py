@@ -14,9 +14,9 @@ the TOML file, the file over the default. `rookery admin config --sources` shows
 - A key marked *secret* can also come from a file: `ROOKERY_A_B_C_FILE` holds its path. Setting both is an error. It has
   no flag, because other users of the machine can read command lines; `--database-url` is accepted without a password.
 - Durations are written `500ms`, `25s`, `2m`, `1h`, or as a number of seconds.
-- Lists are arrays in TOML and separated by commas elsewhere. An empty variable is not set.
-- A path in the file is relative to the file.
-- An unknown name causes a warning, and an error with `--strict-config`.
+- Lists are arrays in TOML, and separated by commas in flags and variables. An empty variable counts as not set.
+- A relative path in the TOML file is relative to the directory of that file.
+- An unknown key or variable causes a warning, or an error with `--strict-config`.
 
 | Key | Flag | Variable | Value | Default | Meaning |
 | --- | --- | --- | --- | --- | --- |

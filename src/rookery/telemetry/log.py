@@ -84,7 +84,7 @@ def _record(name: str, level: int, event: str, fields: Fields, error: BaseExcept
 
 
 def get_logger(name: str) -> Logger:
-    """Return the logger of a module, such as `get_logger("store.machine")`. The name lacks the package."""
+    """Return the logger of a module. The name omits the package: `get_logger("store.machine")`."""
     return Logger(name)
 
 
@@ -195,9 +195,10 @@ class _LineMaker:
         return self._text(_safe(repr, value))
 
     def _text(self, text: str) -> str:
-        """Hide secrets, then truncate.
+        """Return the text with secrets hidden, truncated to `MAX_TEXT` characters.
 
-        The last part of an overlong text is dropped: the cut may have split a secret there.
+        Of a longer text, secrets are hidden in the first `2 * MAX_TEXT` characters, and the last `MAX_TEXT` of the
+        result are dropped: a secret that was cut in two at the end would not have been recognized.
         """
         if len(text) <= MAX_TEXT:
             return self._hidden(text)
@@ -227,7 +228,10 @@ class _Repeats:
         self._seen: dict[tuple[str, str, str], tuple[float, int]] = {}
 
     def check(self, record: logging.LogRecord, now: float) -> int | None:
-        """Return how many were suppressed since the last one; None if this one is suppressed, too."""
+        """Return how many equal warnings were suppressed since the last one that was logged.
+
+        None means that this one is suppressed as well.
+        """
         own: Fields | None = record.__dict__.get("fields")
         if own is None or record.levelno != logging.WARNING:
             return 0
@@ -393,10 +397,10 @@ def configure(
 
 
 def _write_to(stream: TextIO) -> Callable[[str], None]:
-    """Bypass Python's own buffer where there is a file descriptor.
+    """Return a function that writes text to the stream, directly to its file descriptor if it has one.
 
-    A thread that is stuck in `stream.write` at exit holds that buffer's lock, and the interpreter aborts when it
-    flushes.
+    `stream.write` is avoided because it holds the lock of the stream's buffer. If the writing thread is blocked in it
+    at exit, the interpreter cannot flush the buffer and aborts.
     """
     try:
         fd = stream.fileno()

@@ -23,12 +23,13 @@ BUSY_TRIM_SECONDS = 300.0
 
 
 class Memory:
-    """Memory upkeep of a worker. `count_turns` returns the number of ended turns: without new ones, nothing was freed.
+    """Memory upkeep of a worker: sweeps the caches, and trims the heap if memory was freed since the last trim.
 
-    Entries of `running_chats` do not age: a step may take longer than their age, and the next one needs them. The keys
-    of all caches are chats, or tuples that begin with one.
+    Memory counts as freed if a sweep dropped entries or a turn ended; `count_turns` returns how many turns have ended.
+    While `is_busy`, the heap is trimmed more rarely: a trim delays answers, and the next turns need the memory again.
 
-    While `is_busy`, pages are returned more rarely: users wait for tokens, and the next turns need the memory again.
+    Cache entries of `running_chats` do not expire: a step may take longer than their maximum age, and the next step
+    needs them. The key of each cache is a chat id, or a tuple that begins with one.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Memory:
         self._has_freed = self._has_freed or freed > 0
 
     def is_trim_due(self) -> bool:
-        """Return whether memory was freed since the last trim, and that was long enough ago. Also records the time."""
+        """Return whether memory was freed since the last trim and the pause is over. If so, the next pause begins."""
         now, turns = self._clock.monotonic(), self._count_turns()
         has_freed = self._has_freed or turns != self._known_turns
         pause = BUSY_TRIM_SECONDS if self._is_busy() else TRIM_SECONDS

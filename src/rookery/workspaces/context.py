@@ -147,7 +147,7 @@ class Contexts:
         return at is not None and self._clock.monotonic() - at < FRESH_SECONDS
 
     def known_version(self, workspace_id: UUID, generation: int) -> int:
-        """Return the last version this process received, or 0."""
+        """Return the context version that this process last fetched from this boot of the workspace; 0 if none."""
         return self._versions.get((workspace_id, generation), 0)
 
     def forget(self) -> None:

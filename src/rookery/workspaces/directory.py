@@ -29,7 +29,7 @@ log = get_logger("workspaces.directory")
 
 
 class StoreWorkspaceDirectory:
-    """One per replica. Remembers the last spec of each workspace it looked up, for `connect`."""
+    """The directory of one replica. `find` stores the spec of each running workspace, and `connect` uses it."""
 
     def __init__(self, parts: WorkspaceServices) -> None:
         self._parts = parts
@@ -105,7 +105,10 @@ class StoreWorkspaceDirectory:
         self._pools.drop(location.id, location.generation)
 
     async def connected(self, chat_id: ChatId, location: WorkspaceLocation, health: Health) -> None:
-        """Update the last use and the chat's boot. For a new boot with a snapshot, capture its context for the chat."""
+        """Record that the chat uses this boot of the workspace.
+
+        If the boot is new to the chat and its context is stored already, the chat captures that context.
+        """
         try:
             async with self._parts.pool.acquire() as conn:
                 await workspaces.touch(conn, location.id, now=self._parts.clock.now())

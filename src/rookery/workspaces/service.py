@@ -163,7 +163,10 @@ class Workspaces:
         return found
 
     async def push_template(self, store: ActorStore, files: Mapping[str, templates.TemplateFile]) -> Template:
-        """Check and store a template. Raises `TemplateInvalid` with every problem."""
+        """Check and store a template. Raises `TemplateInvalid` with the problems of its files or of its binds.
+
+        Binds are checked only if the files have no problem.
+        """
         packed = await asyncio.to_thread(templates.pack, files)
         shared_folders.check_template(packed.manifest, self._parts.shared_folders)
         return await store.templates.push(as_push(packed))

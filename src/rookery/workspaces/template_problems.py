@@ -18,7 +18,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Invalid(Exception):
-    """`problems` holds every problem, never only the first."""
+    """Base class: `problems` holds all problems that a check found, not only the first."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
@@ -26,12 +26,13 @@ class Invalid(Exception):
 
 
 class TemplateInvalid(Invalid):
-    """Raised when a template cannot be used as it is."""
+    """Raised when a template has problems and cannot be stored or started."""
 
 
 class ParametersInvalid(Invalid):
-    """Raised when a workspace cannot be made or started with these parameters. `template` is the one whose rules they
-    break.
+    """Raised when a workspace cannot be created or started with these parameters.
+
+    `template` is the template whose rules they break.
     """
 
     def __init__(self, problems: Iterable[Problem], *, template: str) -> None:

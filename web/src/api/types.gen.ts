@@ -766,7 +766,7 @@ export interface McpServerView {
 /** The consent state. `changed`: the owner answered about another entry of this name. */
 export type McpState = "agreed" | "asked" | "changed" | "denied";
 
-/** The caller. `permissions` are what this login or token may do beyond the caller's own data: `resource:action`. `access_notice` lists what administrators did since the last notice was dismissed; null for tokens without the scope `all`. `warnings` are about the server, for administrators. */
+/** The caller's account. `permissions` lists what this session or token allows beyond the caller's own data. Each permission has the form `resource:action`. `access_notice` counts the accesses of administrators to the caller's account and chats since the last notice was dismissed; it is always null for tokens without the scope `all`. `warnings` concern the server, and only administrators get them. */
 export interface Me {
   id: string;
   username: string;
@@ -1406,7 +1406,7 @@ export interface SearchMatch {
   snippet?: string | null;
 }
 
-/** `through` is that of the notice: later accesses are shown in the next notice. */
+/** `through` is the value from the dismissed notice. Accesses after it are shown in the next notice. */
 export interface SeenBody {
   through: number;
 }
@@ -1717,7 +1717,7 @@ export interface UserPatchBody {
 
 export type UserRole = "admin" | "auditor" | "member";
 
-/** `build` is the name of the web application's build, null without one; `features` are the tags of this API. A client hides what needs a missing tag: the server is older, or was built without it. */
+/** `build` names the build of the web application, null if there is none. `features` are the tags of this API. A client hides functions whose tag is missing: the server is older, or was built without them. */
 export interface VersionView {
   version: string;
   commit: string | null;

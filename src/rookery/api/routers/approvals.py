@@ -111,15 +111,15 @@ def router(parts: ApiServices) -> APIRouter:
         takes=[headers.BREAK_GLASS],
     )
     async def list_rules(caller: CallerDep, chat: UUID) -> Response:
-        """List the rules of the chat and its subagents.
+        """List the rules of the chat's root, which apply to the root and all its subagents.
 
-        The rules of its owner and of the installation apply as well.
+        The rules of the chat's owner and of the installation apply as well.
         """
         return answer(RulesView(approvals.shown(await caller.store.approvals.list_rules(ChatId(chat)))))
 
     @routes.put("/chats/{chat}/approval-rules", "approvals.put_rules", body=RulesBody, returns=RulesView, errors=(404,))
     async def put_rules(caller: CallerDep, chat: UUID) -> Response:
-        """Replace the rules of the chat, from its next tool call on. Root chats only."""
+        """Replace the approval rules of a root chat. They apply to it and its subagents from the next tool call on."""
         body = await caller.read(RulesBody, may=caller.may(chat, Action.PATCH))
         written = await caller.store.approvals.write_rules(ChatId(chat), [each.rule() for each in body.rules])
         return answer(RulesView(written))

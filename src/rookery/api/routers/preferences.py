@@ -78,7 +78,10 @@ def router(parts: ApiServices) -> APIRouter:
 
     @routes.patch("/me/settings", "preferences.update", body=PreferencesChange, returns=PreferencesView)
     async def update(caller: CallerDep) -> Response:
-        """Change the given preferences, all or none. 403 `disabled` for model overrides where they are not allowed."""
+        """Change the given preferences: all of them, or none if one is refused.
+
+        403 `disabled` if model overrides are given and the server does not allow them.
+        """
         body = await caller.read(PreferencesChange, may=lambda: caller.store.preferences.require(caller.user.id))
         given: dict[str, Any] = {name: getattr(body, name) for name in body.given}
         if isinstance(body.model_overrides, OverridesChange):

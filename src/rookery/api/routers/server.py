@@ -1,4 +1,4 @@
-"""The server's version and the OpenAPI document."""
+"""The routes for the server's version and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ STREAM_PROTOCOL = 1
 
 
 class VersionView(msgspec.Struct, frozen=True):
-    """`build` is the name of the web application's build, null without one; `features` are the tags of this API.
+    """`build` names the build of the web application, null if there is none. `features` are the tags of this API.
 
-    A client hides what needs a missing tag: the server is older, or was built without it.
+    A client hides functions whose tag is missing: the server is older, or was built without them.
     """
 
     version: str

@@ -79,10 +79,11 @@ class Warning(StrEnum):
 
 
 class Me(User, frozen=True):
-    """The caller. `permissions` are what this login or token may do beyond the caller's own data: `resource:action`.
+    """The caller's account. `permissions` lists what this session or token allows beyond the caller's own data.
 
-    `access_notice` lists what administrators did since the last notice was dismissed; null for tokens without the scope
-    `all`. `warnings` are about the server, for administrators.
+    Each permission has the form `resource:action`. `access_notice` counts the accesses of administrators to the
+    caller's account and chats since the last notice was dismissed; it is always null for tokens without the scope
+    `all`. `warnings` concern the server, and only administrators get them.
     """
 
     permissions: tuple[str, ...]
@@ -91,7 +92,7 @@ class Me(User, frozen=True):
 
 
 class SeenBody(Body):
-    """`through` is that of the notice: later accesses are shown in the next notice."""
+    """`through` is the value from the dismissed notice. Accesses after it are shown in the next notice."""
 
     through: Annotated[int, Field(ge=1, le=MAX_ID)]
 

@@ -213,7 +213,7 @@ def router(parts: ApiServices) -> APIRouter:
         errors=(404, 409),
     )
     async def stop(caller: CallerDep, workspace: UUID) -> Response:
-        """Stop a workspace and keep its files. A running start is canceled. 200 if it is already stopped."""
+        """Stop a workspace and keep its files. A start in progress is canceled. 200 if it is already stopped."""
         made = await parts.workspaces.service.request_stop(caller.store, workspace)
         return await _requested(caller, made, now=parts.clock.now())
 

@@ -54,7 +54,7 @@ async def list_all(settings: Settings, out: Output) -> int:
 
 
 def ask_key(new: NewProvider) -> SecretStr | None:
-    """Return the central key, from the prompt or stdin; None if there is none."""
+    """Return the central key of a new provider, read from stdin or from a prompt; None if it has none."""
     if not new.no_central_key:
         return input.read_key(new.type, new.name, from_stdin=new.key_stdin, none=new.no_key)
     if new.key_stdin:
@@ -91,7 +91,7 @@ async def add(settings: Settings, out: Output, *, new: NewProvider, key: SecretS
 
 
 def ask_new_key(name: str, *, from_stdin: bool) -> SecretStr:
-    """Return the new key, from the prompt or stdin; never None."""
+    """Return the new key, read from stdin or from a prompt. Raises `Refused` if no key is given."""
     if not from_stdin and (sys.stdin is None or not sys.stdin.isatty()):
         raise Refused("There is no terminal to ask for the key. Pipe it in with --key-stdin.", code=Exit.USAGE)
     # Any type that needs a key: the provider's own type is in the database, which is not open yet.
@@ -101,7 +101,7 @@ def ask_new_key(name: str, *, from_stdin: bool) -> SecretStr:
 
 
 async def set_key(settings: Settings, out: Output, *, name: str, key: SecretStr) -> int:
-    """Store another central key; calls use it from the next step on."""
+    """Replace the central key. Running turns use the new key from their next step on."""
     with input.refusals(out) as outcome:
         out.secrets.add("key", key.reveal())
         async with input.opened(settings, out) as (database, conn):
@@ -157,8 +157,10 @@ def _row(provider: Provider, models: int) -> tuple[object, ...]:
 
 
 def _key_words(provider: Provider) -> str:
-    """Describe the keys in use. A key in the environment is the server's: the environment of this process does not
-    count."""
+    """Describe the keys in use. For a key from the environment, name the variable that the server reads.
+
+    The environment of this process may differ from the server's, so it is not examined.
+    """
     words = [_central_words(provider)] if provider.central_key_enabled else []
     return " or ".join([*words, "users' own"] if provider.allow_user_key else words)
 

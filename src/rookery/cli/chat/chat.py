@@ -94,7 +94,7 @@ async def send(at: Terminal, reference: str, prompt: str, *, busy: BusyBehavior,
 
 
 async def attach(at: Terminal, reference: str, *, tail: int) -> int:
-    """Show the last messages of a chat and follow it until it rests. Ctrl-C leaves; the chat continues."""
+    """Show the last messages of a chat and follow it until it is at rest. Ctrl-C leaves; the chat continues."""
     chat_id = await find_chat(at.client, reference)
     async with at.client.chats.stream(chat_id, tail=tail, mark_read=True) as live:
         follower = Follower(live, screen=at.screen, out=at.out, clock=at.clock, lines=at.lines, prompts=True)
@@ -175,9 +175,9 @@ async def say(at: Terminal, chat_id: UUID, prompt: str, *, busy: BusyBehavior) -
 
 
 async def turn(at: Terminal, chat_id: UUID, *, since: int, after_id: int = 0, until_asked: bool = False) -> int:
-    """Show a chat until it rests, stop it at Ctrl-C, and print its usage.
+    """Show a chat until it is at rest, then print its usage. Ctrl-C stops the running turn.
 
-    `until_asked`: also return when one of its subagents asks a question, which the caller answers.
+    `until_asked`: return also when one of its subagents asks a question; the caller then prompts for the answer.
     """
     started_at = at.clock.monotonic()
     interrupts = Interrupts(at.client, chat_id, at.screen)
@@ -202,8 +202,11 @@ async def turn(at: Terminal, chat_id: UUID, *, since: int, after_id: int = 0, un
 
 
 async def _rest(at: Terminal, chat_id: UUID, follower: Follower, *, since: int = 0, until_asked: bool) -> View | None:
-    """Show the chat until it rests. A chat that waits for a subagent does not rest, possibly for ever. None: a
-    subagent asks."""
+    """Show the chat until it is at rest, and return its state.
+
+    A chat whose subagent asks a question is not at rest until the question is answered. With `until_asked`, return None
+    when that happens; without it, tell the user how to answer and continue. With JSON lines, questions are not watched.
+    """
     if at.lines:
         return await follower.to_rest(since)
     showing = asyncio.create_task(follower.to_rest(since), name="showing")
@@ -224,7 +227,10 @@ async def _rest(at: Terminal, chat_id: UUID, follower: Follower, *, since: int =
 
 
 async def catch_up(at: Terminal, chat_id: UUID, *, tail: int) -> None:
-    """Show the last messages of a chat, and the running turn to its end. Ctrl-C stops the turn."""
+    """Show the last messages of a chat and follow it until it is at rest, or until a subagent asks a question.
+
+    Ctrl-C stops the running turn.
+    """
     interrupts = Interrupts(at.client, chat_id, at.screen)
     try:
         with interrupts.watching():
@@ -248,9 +254,9 @@ def left(at: Terminal, chat_id: UUID) -> int:
 
 
 def verdict(at: Terminal, state: View, *, is_stopped: bool, is_asked_here: bool = False) -> int:
-    """Return the exit code of a finished turn, and print a message about one that did not finish.
+    """Return the exit code of a turn. Print a message if it failed, was stopped, or waits for an approval.
 
-    `is_asked_here`: the caller prompts for what the chat waits for.
+    `is_asked_here`: the caller prompts for the approval, so no message about it is printed.
     """
     if state.status == "error":
         error = state.error or {}

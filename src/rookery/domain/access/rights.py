@@ -297,7 +297,7 @@ def role_of(actor: Actor) -> Role:
 
 
 def relation(actor: UserActor | OwnerActor, facts: ChatFacts) -> Relation:
-    """Return the actor's relation to the chat. If several apply, the one with the most rights to read is returned."""
+    """Return the actor's relation to the chat. If several apply, the first of owner, admin, reader, auditor."""
     if actor.id == facts.owner_id:
         return Relation.OWNER
     role = role_of(actor)
@@ -309,10 +309,16 @@ def relation(actor: UserActor | OwnerActor, facts: ChatFacts) -> Relation:
 
 
 def judge_chat(actor: UserActor | OwnerActor, action: Action, *, facts: ChatFacts, has_reason: bool = False) -> Verdict:
-    """Decide whether the actor may do this to the chat: not found if it cannot read it, forbidden if it can read but
-    not act.
+    """Decide whether the actor may do this to the chat. `has_reason`: the request states a reason (break-glass).
 
-    `has_reason`: an administrator gave a reason for this request (break-glass).
+    Besides ALLOWED, the verdicts are:
+
+    - NOT_FOUND: the actor may not read the chat, and must not learn that it exists.
+    - NEEDS_REASON: an administrator may read the chat only by stating a reason, and stated none.
+    - OWNER_ONLY: the actor may read the chat, but only its owner may drive, change or share it.
+    - FORBIDDEN: the actor may read the chat, but may not do this.
+
+    An administrator who may read the chat by stating a reason gets OWNER_ONLY and FORBIDDEN without one.
     """
     related = relation(actor, facts)
     held: set[Relation] = {related}
@@ -322,14 +328,14 @@ def judge_chat(actor: UserActor | OwnerActor, action: Action, *, facts: ChatFact
         return Verdict.ALLOWED
     reads = _reads(held, facts.admin_access, has_reason=has_reason)
     if reads is not Verdict.ALLOWED:
-        # An administrator who could read with a reason is asked for one. Actions reserved to the owner never need one.
-        needs_reason = reads is Verdict.NEEDS_REASON and action is not Action.READ
-        return _refusal(action) if needs_reason else reads
+        # A reason only allows reading: other actions are refused without asking for one.
+        could_read = reads is Verdict.NEEDS_REASON and action is not Action.READ
+        return _refusal(action) if could_read else reads
     return Verdict.ALLOWED if action is Action.READ else _refusal(action)
 
 
 def uses_break_glass(actor: UserActor | OwnerActor, action: Action, *, facts: ChatFacts) -> bool:
-    """Return whether only the stated reason lets the actor read this chat."""
+    """Return whether the action is allowed only because a reason is stated."""
     is_plain = judge_chat(actor, action, facts=facts) is Verdict.ALLOWED
     return not is_plain and judge_chat(actor, action, facts=facts, has_reason=True) is Verdict.ALLOWED
 

@@ -57,7 +57,7 @@ class Role(StrEnum):
 
 
 class Visibility(StrEnum):
-    """Visibility of a row: for people only, for the model only, or both."""
+    """The readers of a message: only users, only the model, or both."""
 
     USER = "user"
     MODEL = "model"

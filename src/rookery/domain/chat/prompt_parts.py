@@ -24,7 +24,11 @@ class PromptText(msgspec.Struct, frozen=True, gc=False):
 
 
 class PromptReasoning(msgspec.Struct, frozen=True, gc=False):
-    """Reasoning. It is replayed only where the wire can prove it (signature, encrypted content); both are in `meta`."""
+    """Reasoning of a model. Each wire decides whether it is sent back to the provider.
+
+    The completions wire sends the text in the field it came from, which `meta` names. The other wires send only
+    reasoning with a proof of the provider in `meta`, such as a signature or encrypted content.
+    """
 
     text: str
     meta: Meta | None = None
@@ -80,10 +84,11 @@ def size(part: PromptPart) -> int:
 
 
 class PromptMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One message. The last four fields apply to assistant rows and tell builders how faithfully it may be replayed.
+    """One message. The last four fields apply to answers of a model; builders use them to decide what to send back.
 
-    `is_native`: written by the provider (its row) and thinking family that reads it now. `is_whole`: the stream ended
-    normally, not by an interruption. `prefix_fp`: hash of the request prefix that produced it.
+    `is_native`: the answer was written by the configured provider and thinking family that it is sent to now.
+    `is_whole`: the stream of the answer ended normally, not by an interruption. `prefix_fp`: the hash of everything
+    that was sent before the answer.
     """
 
     role: Role
@@ -95,7 +100,7 @@ class PromptMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Prompt(msgspec.Struct, frozen=True, dict=True):
-    """A prompt. Its figures are computed on demand; code that extends a prompt already knows them (`with_figures`)."""
+    """A prompt. `size_bytes` and `call_ids` are computed on demand, unless `with_figures` has set them."""
 
     messages: tuple[PromptMessage, ...]
 
@@ -111,7 +116,7 @@ class Prompt(msgspec.Struct, frozen=True, dict=True):
 
 
 def with_figures(prompt: Prompt, *, size_bytes: int, call_ids: frozenset[str]) -> Prompt:
-    """Return the prompt with its figures set, so that they are not computed from all messages."""
+    """Set the figures of the prompt and return it. Code that extends a prompt knows them without a pass over it."""
     vars(prompt).update(size_bytes=size_bytes, call_ids=call_ids)
     return prompt
 

@@ -34,7 +34,7 @@ Kind: TypeAlias = Literal["plain", "thinking", "call", "result", "server_call", 
 
 
 class Block(msgspec.Struct, frozen=True):
-    """One content block. `id` pairs calls and results; `text` replaces a result that lost its call."""
+    """One content block. `id` links a call and its result; `text` is sent in place of a result without a call."""
 
     kind: Kind
     json: Json
@@ -80,7 +80,10 @@ def _raw(meta: Meta | None) -> Json | None:
 
 
 def _stable(raw: Json) -> Json:
-    """Return a stored block with its keys in a fixed order. Only the outermost level stays open, for the cache mark."""
+    """Return a stored block with sorted keys at every level, so that it is always encoded to the same bytes.
+
+    Nested values are encoded here. The outermost level stays a dict, because a cache mark may be added to it.
+    """
     return {
         key: raw[key] if isinstance(raw[key], str) else Raw(_sorted_encoder.encode(raw[key])) for key in sorted(raw)
     }
@@ -95,7 +98,10 @@ def _thinking(part: PromptReasoning) -> Iterator[Block]:
 
 
 def _server_block(part: PromptCall | PromptResult) -> Iterator[Block]:
-    """Return the block that was stored. A result without one has no pair, and becomes text when pairs are repaired."""
+    """Return the stored block of a provider-executed call or result.
+
+    A result without a stored block gets no id, so it matches no call; the repair of pairs replaces it with its text.
+    """
     raw = _raw(part.meta) or {}
     kind = str(raw.get("type"))
     if isinstance(part, PromptResult):

@@ -32,10 +32,11 @@ _encoder = msgspec.json.Encoder(decimal_format="number")
 
 
 class Sent(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of the body, and the findings from writing it.
+    """The content of the request body, and facts about its prefixes.
 
-    `breaks` counts the answers with thinking whose prefix has changed since they were given; `broken_prefix` is the
-    prefix of the newest answer, if it has changed.
+    The prefix of an answer is everything that was sent before it. `breaks` counts the answers with thinking whose
+    prefix has changed since they were generated. `broken_prefix` is the stored prefix hash of the newest answer, if its
+    prefix has changed.
     """
 
     system: list[Raw]
@@ -47,9 +48,11 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Row(msgspec.Struct, frozen=True):
-    """A message of the prompt and its blocks. Adjacent rows of one side become one message.
+    """A message of the prompt and its blocks.
 
-    `place` is its number among the messages of the chat, -1 for a filler.
+    Adjacent rows of the same role are sent as one message, but an answer with signed thinking is always sent alone.
+    `place` is the index among the prompt's messages without the system messages; -1 for a message that is inserted
+    here (`OPENING`, `GO_ON`).
     """
 
     message: PromptMessage
@@ -63,7 +66,10 @@ class _Row(msgspec.Struct, frozen=True):
         return any(block.kind == kind for block in self.blocks)
 
     def is_sure(self) -> bool:
-        """Whether a part of it is sent whatever follows: only provider-executed parts depend on what follows."""
+        """Return whether at least one block is sent in any case.
+
+        Blocks of provider-executed calls and results may be left out, depending on later messages.
+        """
         return any(block.kind not in ("server_call", "server_result") for block in self.blocks)
 
 
@@ -142,8 +148,8 @@ def _divided(prompt: Prompt) -> tuple[list[Json], tuple[PromptMessage, ...]]:
 class _Settled:
     """The first messages of a chat's requests, as bytes. Cached for the next request of the chat.
 
-    It holds `count` messages of the conversation. The message after them is an answer, and belongs to the prefix too:
-    it ends the turn before it, and shows which of the provider's calls before it have results.
+    It holds `count` messages of the conversation. The message after them is an answer, and must be unchanged too, for
+    the cache to be used: it ends the user turn before it, and may hold results of the provider's earlier calls.
     """
 
     __slots__ = ("_head", "_said", "call_ids", "count", "pairs", "written")
@@ -195,7 +201,7 @@ def _find_border(turns: Sequence[_Turn]) -> int:
 
 
 def _holds_marks(turns: Sequence[_Turn]) -> bool:
-    """Return whether all blocks to mark are in these turns, which are not the first ones."""
+    """Return whether these turns, which follow the settled ones, hold all blocks that get a cache mark."""
     answers = [number for number, turn in enumerate(turns) if turn.role == "assistant"]
     return bool(answers) and any(turn.role == "user" for turn in turns[: answers[-1]])
 
@@ -204,7 +210,7 @@ def _holds_marks(turns: Sequence[_Turn]) -> bool:
 
 
 class _ServerPairs:
-    """The valid pairs of calls and results: the result follows its call, at most one answer later."""
+    """The valid pairs of provider-executed calls and results: a result is in the answer of its call, or in the next."""
 
     __slots__ = ("_answered", "_answers", "_calls")
 

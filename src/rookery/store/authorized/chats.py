@@ -188,7 +188,7 @@ class Chats(Part):
     async def mark_read(
         self, at: Grant, chat_id: ChatId, *, message_id: MessageId | None = None, force: bool = False
     ) -> MessageId:
-        """Move the caller's read cursor; other tabs of the caller are notified."""
+        """Move the caller's read cursor and return its position. All clients of the caller are notified."""
         moved = await read_cursors.mark_read(at.conn, chat_id, user_id=at.user_id, message_id=message_id, force=force)
         at.tell_watchers(chat_id, WatchKind.READ, users=[at.user_id])
         return moved

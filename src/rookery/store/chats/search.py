@@ -99,7 +99,7 @@ async def sweep(conn: Connection, *, batch: int = 20) -> int:
 
 
 async def backfill(conn: Connection, *, max_rows: int = 50_000, batch: int = 20) -> int:
-    """Sweep until nothing is pending, or `max_rows` are filled: one run of the job. Returns how many.
+    """Run the job once: sweep until no row is pending or `max_rows` are filled. Return how many were filled.
 
     Each batch is a separate transaction, so a cancelled run keeps its progress.
     """
@@ -142,7 +142,7 @@ async def fetch_planned(conn: Connection, statement: str, *arguments: object) ->
 
 
 async def _try_fill(conn: Connection, message_ids: Sequence[MessageId]) -> bool:
-    """Fill the rows, or none of them if the text of one makes PostgreSQL fail."""
+    """Fill the search rows of these messages. If PostgreSQL fails on one of the texts, fill none and return False."""
     try:
         async with conn.transaction():
             await conn.execute(FILL, message_ids)

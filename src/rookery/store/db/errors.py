@@ -17,7 +17,7 @@ from pathlib import Path
 
 
 class StoreError(Exception):
-    """Base. The message is one sentence for users that says what to do."""
+    """Base class. The message is one sentence for users and says what to do."""
 
 
 class DatabaseUnreachable(StoreError):

@@ -95,7 +95,7 @@ async def commit_step(
 ) -> StepCommitted:
     """Commit one step. If no call is open afterwards, steering messages enter the history after it.
 
-    `keep_model`: another model answered for the chat's own, which stays the chat's model.
+    `keep_model`: the step was answered by a substitute model, and the chat keeps its own model.
     """
     tx.require(Transition.COMMIT_STEP)
     if not messages:
@@ -165,7 +165,10 @@ async def require_compactable(tx: Tx) -> None:
 
 @transition
 async def retry_turn(tx: Tx) -> None:
-    """Run the turn again without a new message: after an error, or if it rests on an unanswered row."""
+    """Run the last turn again, without a new message.
+
+    Allowed after an error, and in a waiting chat whose last message is unanswered: a user message or a tool result.
+    """
     source = tx.require(Transition.RETRY_TURN)
     if source is State.W and await tx.conn.fetchval(_LAST_LIVE_ROLE, tx.chat.id) not in (Role.USER, Role.TOOL):
         raise TransitionNotAllowed(

@@ -63,10 +63,9 @@ async def edit_message(
     reasoning_effort: Effort | None = None,
     suffix: Sequence[NewMessage] = (),
 ) -> Edited:
-    """Cut the history at the message, insert the new one in its place and start a turn.
+    """Delete the message and all later ones, insert its replacement, clear the queue, and start a turn.
 
-    Partial output of active work is discarded: the history version moves, so its fence fails. The queue is cleared,
-    too.
+    A step that is running is not stored: the edit increments the history version, so the fence of its commit fails.
     """
     tx.require(Transition.EDIT_MESSAGE)
     # An id that no row can have would be a driver error; to the caller it is a missing message.

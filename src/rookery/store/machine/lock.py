@@ -74,7 +74,7 @@ _log = log.get_logger("store.machine")
 
 
 class Publisher(Protocol):
-    """Accepts hints after a commit. Never blocks; its errors are logged and ignored."""
+    """Sends hints about committed changes. `publish` must not block; errors that it raises are logged and dropped."""
 
     def publish(self, hints: Sequence[Hint]) -> None: ...
 
@@ -152,7 +152,7 @@ class Machine:
         return result
 
     async def _before_retry(self, error: asyncpg.PostgresError, attempt: int) -> None:
-        """Wait if a retry may help; else raise the error as what it means."""
+        """Wait if a retry may succeed; otherwise raise the error that the caller should see."""
         if error.sqlstate not in _RETRYABLE:
             _drop_detail(error)
             if (judged := _judged(error)) is not None:
@@ -196,8 +196,9 @@ class Machine:
         return result
 
     async def read(self, chat_id: UUID, fn: Callable[[View], Awaitable[T]]) -> T:
-        """Return one consistent view without blocking others. The fence at commit ensures the correctness of what
-        follows.
+        """Run `fn` on a consistent snapshot of the chat, without a lock.
+
+        The chat may change afterwards. The fence of a later commit detects this.
         """
 
         async def run(conn: Connection) -> T:
@@ -278,7 +279,7 @@ class Machine:
 
 
 class ChatMachine:
-    """The machine for one chat: `update` for transitions, `lock` and `read` for looking."""
+    """The machine for one chat: `update` runs transitions, `lock` and `read` give a view of the chat."""
 
     __slots__ = ("_machine", "chat_id")
 

@@ -131,10 +131,11 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 async def list_candidates(conn: Connection, limit: int) -> list[Candidate]:
-    """List runnable chats without a lease, at most `limit` of each status and pool.
+    """List chats that can run and have no valid lease: at most `limit` for each status and pool (roots, subagents).
 
-    Ordered by status; inside each status roots and subagents alternate; inside each of these the owners alternate,
-    those with the fewest working chats first, and inside one owner the oldest is first.
+    The order is by status: interrupting, requires_action, running. Within a status, roots and subagents alternate.
+    Within each of these, a chat's rank is the number of its owner's working chats in the pool plus its own position
+    among the owner's candidates, the oldest being first. Lower ranks come first; of equal ranks, the oldest.
     """
     partitions: dict[tuple[str, bool], list[Candidate]] = {}
     records = await conn.fetch(LIST_CANDIDATES, limit)
@@ -164,8 +165,9 @@ def _take_turns(roots: list[Candidate], children: list[Candidate]) -> list[Candi
 
 @transition
 async def acquire(tx: Tx, *, worker_id: UUID, runner_id: UUID) -> Chat:
-    """Take the chat, whatever its former owner, with a fresh lease. The caller has checked under the lock that
-    it may.
+    """Make the runner the owner of the chat and start its lease, even if the chat had another owner.
+
+    The caller has checked under the row lock that the chat may be acquired.
     """
     tx.require(Transition.ACQUIRE)
     await tx.settle_by(Transition.ACQUIRE, _ACQUIRE, tx.chat.id, worker_id, runner_id)
@@ -207,14 +209,18 @@ async def abandon(tx: Tx) -> Chat:
 
 
 class Takeover(StrEnum):
-    """Why an owned chat is free: its process is gone, or the process lives and its lease expired or was released."""
+    """The reason why a chat that has an owner can be taken over.
+
+    `LOCK_GONE`: the owner's replica no longer exists. `LEASE`: the replica exists, but the lease expired or was
+    released.
+    """
 
     LOCK_GONE = "lock_gone"
     LEASE = "lease"
 
 
 async def find_takeover(tx: Tx) -> Takeover | None:
-    """Return what acquiring this chat, which has no lease, takes over; None if it had no owner."""
+    """Return why this chat, which has no valid lease, can be taken over; None if it has no owner."""
     if tx.chat.worker_id is None:
         return None
     is_there: bool = await tx.conn.fetchval(_IS_REPLICA, tx.chat.worker_id)
@@ -222,9 +228,7 @@ async def find_takeover(tx: Tx) -> Takeover | None:
 
 
 class _NotAcquired(Exception):
-    """Raised to roll the bundle back: a commit here would publish a hint and wake every worker into the same
-    refusal.
-    """
+    """Raised to roll the bundle back. A commit would publish a hint, and every worker would try again in vain."""
 
 
 async def try_acquire(
@@ -235,10 +239,10 @@ async def try_acquire(
     runner_id: UUID,
     admit: Callable[[Tx], Awaitable[bool]],
 ) -> Chat | None:
-    """Acquire a candidate if it is still free and `admit` (capacity) agrees; else leave no trace and return None.
+    """Acquire a candidate if it is still free and `admit` finds capacity for it; otherwise change nothing, return None.
 
-    A row that is locked elsewhere is skipped, not waited for: N workers racing for one chat become one winner and N-1
-    immediate skips, and a user's transition that holds the lock publishes its own hint.
+    A row that another transaction has locked is skipped, not waited for. If that is another worker, it gets the chat;
+    if it is a transition, its hint causes the next attempt.
     """
 
     async def run(bundle: Bundle) -> Chat:

@@ -143,7 +143,7 @@ async def get_operation(conn: Connection, operation_id: UUID) -> Operation:
 
 
 async def find_owner(conn: Connection, operation_id: UUID) -> UUID | None:
-    """Return the owner of its workspace, deleted or not."""
+    """Return the owner of the operation's workspace, even if the workspace is deleted; None if there is none."""
     owner_id: UUID | None = await conn.fetchval(FIND_OWNER, operation_id)
     return owner_id
 

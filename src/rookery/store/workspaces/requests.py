@@ -91,7 +91,7 @@ class OperationInProgress(Conflict):
 
 
 class NodeOffline(Conflict):
-    """Raised if the files are on a machine where no server of this deployment runs."""
+    """Raised if a workspace's files are on a machine where no replica of this deployment runs."""
 
     code = "node_offline"
 
@@ -259,7 +259,11 @@ async def hints_of(conn: Connection, requested: Requested) -> list[Hint]:
 
 
 async def _require_active(conn: Connection, owner_id: UUID) -> None:
-    """Refuse a start for a disabled owner: a chat that is being stopped must not restart its stopped workspace."""
+    """Raise `Disabled` if the owner's account is disabled.
+
+    Disabling an account stops its chats and workspaces. Without this check, a chat that has not stopped yet could start
+    its workspace again.
+    """
     if not await conn.fetchval(IS_ACTIVE, owner_id):
         raise Disabled("The account of this workspace's owner is disabled.")
 

@@ -1,7 +1,7 @@
 """The egress forwarder: a loopback port in the workspace that forwards connections to the server's proxy.
 
-Connections are forwarded unchanged to a socket that the server provides. Nothing is checked here, because any process
-of the workspace could bypass it. The proxy at the other end decides what is allowed.
+Connections are forwarded unchanged to a unix socket that the server provides in the workspace. No check is made here,
+because any process of the workspace could bypass it. The proxy, on the other side of the socket, makes all checks.
 """
 
 from __future__ import annotations

@@ -118,7 +118,10 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 async def look(config: LocalConfig, agent: Path) -> Machine:
-    """Start a sandbox and check it from inside. Raises DriverUnavailable unless `unsafe` is set."""
+    """Start a sandbox and check from inside that it confines. Raises `DriverUnavailable` if it does not.
+
+    With `config.unsafe`, return a result without a sandbox instead; `unconfined_because` has the reason.
+    """
     python, prefix = await _find_python()
     try:
         bwrap = await asyncio.to_thread(bubblewrap.find, config.bwrap)

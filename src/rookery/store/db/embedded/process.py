@@ -109,7 +109,10 @@ class Postmaster:
 
 
 def find_postmaster(cluster: Path, pid_file: PidFile | None) -> Postmaster | None:
-    """Return the living postmaster of exactly this cluster, if there is one."""
+    """Return the running postmaster of this cluster, or None.
+
+    The process in the pid file must be alive and must serve this cluster: after a crash its pid may have been reused.
+    """
     if pid_file is None or not _exists(pid_file.pid):
         return None
     postmaster = Postmaster(pid_file.pid)

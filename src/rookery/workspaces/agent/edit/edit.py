@@ -23,8 +23,9 @@ class Edit(NamedTuple):
 
 
 class Applied(NamedTuple):
-    """The number of matches of an edit, and their pass (1 literal, 2 without trailing blanks, 3 without outer
-    blanks).
+    """The result of an edit: the number of matches, and the `number` of the search pass that found them.
+
+    Pass 1 compares literally, pass 2 ignores trailing blanks, pass 3 ignores leading and trailing blanks.
     """
 
     matches: int
@@ -32,7 +33,11 @@ class Applied(NamedTuple):
 
 
 class EditFailed(Exception):
-    """Raised when an edit cannot be applied. The message tells a model why and where. `index` counts from 0."""
+    """Raised when an edit cannot be applied.
+
+    The message is written for a model: it gives the reason and the lines concerned. `index` is the position of the edit
+    in the request, from 0.
+    """
 
     def __init__(self, message: str, index: int) -> None:
         super().__init__(message)

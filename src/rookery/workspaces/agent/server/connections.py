@@ -105,7 +105,7 @@ class Server:
 
 
 class Connection:
-    """One client's connection, which serves one request after the other."""
+    """One client's connection. It serves one request at a time."""
 
     def __init__(self, agent: Agent, router: Router, reader: Reader, writer: asyncio.StreamWriter) -> None:
         self._agent = agent
@@ -116,7 +116,7 @@ class Connection:
         self.idle_since: float | None = agent.clock.monotonic()
 
     async def run(self) -> None:
-        """Serve requests until the client leaves."""
+        """Serve requests until the client closes the connection, is idle for too long, or a request cannot be read."""
         await self._to_its_end(self._serve_all())
 
     async def refuse(self) -> None:
@@ -216,8 +216,9 @@ class Connection:
             self._writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     async def _drain(self, content: Body) -> bool:
-        """Read what the handler left of a body. Return False when it is too much or broken, so that the connection is
-        closed.
+        """Read the part of the body that the handler did not read, so that the connection can be used again.
+
+        Return False if it is too large or malformed; the caller then closes the connection.
         """
         try:
             with self._reader.deadline(HEAD_S):
