@@ -45,7 +45,9 @@ READ_UP = """
             // Older pages are asked for where the top is as near as this.
             while (hasMore() && box.scrollTop < 1000) await frame();
             await frame();
-            const now = row.isConnected ? row.getBoundingClientRect().top : Number.POSITIVE_INFINITY;
+            // By its key: React may have made its element again.
+            const same = [...rows.children].find((one) => one.dataset.key === row.dataset.key);
+            const now = same ? same.getBoundingClientRect().top : Number.POSITIVE_INFINITY;
             found.moved = Math.max(found.moved, Math.abs(now - top));
             found.elements = Math.max(found.elements, document.querySelectorAll("*").length);
             found.pages += 1;
