@@ -28,7 +28,7 @@ RIGHTS = {
     # Everybody here comes with a token, and not with a session.
     "session": _row(REFUSED, REFUSED, REFUSED, REFUSED, REFUSED, REFUSED),
     "user": _row(OK, OK, OK, OK, OK, OK),
-    # On a chat (api.md 2.5). Administrators read by stating a reason, and stop without one.
+    # On a chat. Administrators read by stating a reason, and stop without one.
     "read": _row(MISSING, OK, OK, REFUSED, OK, MISSING),
     "drive": _row(MISSING, REFUSED, OK, REFUSED, REFUSED, MISSING),
     "stop": _row(MISSING, REFUSED, OK, OK, OK, MISSING),

@@ -19,7 +19,7 @@ from tests.stream.expected_view import difference, preview_of
 
 PATIENCE_SECONDS = 20.0
 
-# streaming.md, "Apply, in this order".
+# The order in which a client applies events (docs/api/streams.md).
 ORDER = (
     "history_reset",
     "message",

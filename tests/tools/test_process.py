@@ -23,6 +23,7 @@ from rookery.tools.registry import Column
 from rookery.workspaces.agent_client import AgentConn, StartedProcess
 from rookery.workspaces.agent_messages import StartProcess
 from tests.eventually import until
+from tests.programs import requires
 from tests.tools.tools_rig import ToolsRig, open_hands, value_of
 
 PATIENCE = 60.0
@@ -406,7 +407,7 @@ async def test_planning_in_a_workspace_that_cannot_protect_its_files_says_so(rig
     assert replayed.value == again.value
 
 
-@pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
+@requires("bwrap")
 @pytest.mark.parametrize("column", [Column.ROOT_PLAN, Column.CHILD_PLAN, Column.EXPLORE])
 async def test_planning_and_exploring_commands_cannot_change_files(column: Column) -> None:
     config = {"nested": True, "bwrap": shutil.which("bwrap")}

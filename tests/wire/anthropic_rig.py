@@ -107,7 +107,7 @@ IDENTITY = ModelIdentity(provider_id=PROVIDER, model="claude-test", wire="anthro
 
 
 def committed(parts: Sequence[StreamPart]) -> tuple[content.Part, ...]:
-    """The step as it is stored (models.md, "Turning a stream into a step")."""
+    """The step as it is stored."""
     stored: list[content.Part] = []
     text = ""
     for part in parts:

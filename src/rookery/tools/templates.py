@@ -82,9 +82,9 @@ async def read_template(ctx: ToolContext, given: ReadTemplate) -> ToolOutput:
     template_id = given.template_id.strip()
     if not template_id:
         raise Refused("The template_id is blank. Use list_templates to find one.")
-    yard = step_of(ctx).admin
+    admin = step_of(ctx).admin
     try:
-        template = await yard.service.get_template(yard.store, template_id, for_agent=True)
+        template = await admin.service.get_template(admin.store, template_id, for_agent=True)
     except Missing as error:
         raise no_template(template_id) from error
     manifest = manifests.decode(template.manifest)
@@ -96,7 +96,7 @@ async def read_template(ctx: ToolContext, given: ReadTemplate) -> ToolOutput:
                 "revision": template.revision,
                 "display_name": manifest.display_name,
                 "description": prompt_text.clean(manifest.description),
-                "network": (network := yard.service.granted_network(manifest)),
+                "network": (network := admin.service.granted_network(manifest)),
                 "reaches": network_levels.WORDS[network],
                 "hosts": list(manifest.sandbox.hosts) if network == "hosts" else [],
                 "readme": _readme(template.readme),

@@ -125,10 +125,10 @@ async def _create(ctx: ToolContext, turn: StepContext, given: CreateWorkspace, *
 async def _requested(
     turn: StepContext, given: CreateWorkspace, template: str, name: str | None, workspace_id: UUID
 ) -> Requested:
-    yard = turn.admin
+    admin = turn.admin
     try:
-        made = await yard.service.request_create(
-            yard.store,
+        made = await admin.service.request_create(
+            admin.store,
             turn.owner_id,
             template=template,
             name=name,
@@ -164,9 +164,9 @@ async def _start(ctx: ToolContext, turn: StepContext, given: StartWorkspace) -> 
         if open_operation.is_start:
             return await _started(turn, bound, open_operation)
     before = bound.template_revision
-    yard = turn.admin
+    admin = turn.admin
     try:
-        made = await yard.service.request_start(yard.store, bound.id, parameters=given.parameters, reason=Reason.CHAT)
+        made = await admin.service.request_start(admin.store, bound.id, parameters=given.parameters, reason=Reason.CHAT)
     except OperationInProgress as error:
         made = Requested(bound, error.operation)
     workspace = await _waited(ctx, turn, made.workspace, made.operation)

@@ -1,6 +1,6 @@
 """What the design says about who may do what, written down once more for the tests: nothing here comes from the code.
 
-`method: (subject, right, scopes)`. Rights on a chat are those of the table in api.md, "Rights on a chat".
+`method: (subject, right, scopes)`.
 """
 
 from __future__ import annotations
